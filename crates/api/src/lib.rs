@@ -7,6 +7,7 @@ mod router;
 
 mod access;
 mod calls;
+mod connection_limits;
 mod middleware;
 mod parse;
 pub mod peers;
@@ -17,6 +18,7 @@ mod serve;
 mod stall_guard;
 
 pub use access::{Auth, keys};
+pub use connection_limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS};
 pub use problem::{Problem, ProblemKind};
 pub use router::{ApiConfig, router};
 pub use serve::serve;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -16,14 +15,13 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
 use crate::stall_guard::StallGuard;
 
-/// The most connections at once; more wait in the listener's backlog.
-const CONNECTIONS_MAX: usize = 8_192;
 /// How long a request's head may take, counted from when the connection becomes idle, so it also closes idle
 /// connections. It is longer than the idle timeout of load balancers (60 s): the client must close first, or a
 /// request may race the close.
@@ -34,27 +32,36 @@ const BUFFER_BYTES_MAX: usize = 64 * 1024;
 const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// How long pending requests may take when the node stops.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
+/// The response on a connection too many; it is not served.
+const TOO_MANY_CONNECTIONS: &[u8] =
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 /// Pause after a failed accept, which is mostly a temporary lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `closing` becomes true (or loses its sender), then lets pending requests finish.
+/// Serves until `closing` becomes true (or loses its sender), then lets pending requests finish. One address has at most
+/// `per_address` connections.
 pub fn serve(
     listener: TcpListener,
     router: Router,
+    per_address: usize,
     mut closing: watch::Receiver<bool>,
 ) -> BoxFuture<'static, io::Result<()>> {
     async move {
-        let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let limits = ConnectionLimits::new(per_address);
         let mut connections = JoinSet::new();
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(HEAD_READ_MAX)
             .max_buf_size(BUFFER_BYTES_MAX);
         loop {
-            let (stream, from, permit) = tokio::select! {
+            let (stream, from) = tokio::select! {
                 biased;
                 () = wait_closed(&mut closing) => break,
-                accepted = accept(&listener, &limit) => accepted,
+                accepted = accept(&listener) => accepted,
+            };
+            let Some(permit) = limits.admit(from) else {
+                refuse(&stream, from);
+                continue;
             };
             // Removes ended connections, so that the set does not grow without bound.
             while connections.try_join_next().is_some() {}
@@ -85,27 +92,11 @@ pub(crate) async fn wait_closed(closing: &mut watch::Receiver<bool>) {
     closing.wait_for(|closing| *closing).await.ok();
 }
 
-/// Accepts the next connection once a permit is free.
-async fn accept(
-    listener: &TcpListener,
-    limit: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
-    let permit = match Arc::clone(limit).try_acquire_owned() {
-        Ok(permit) => permit,
-        Err(_) => {
-            tracing::warn!(
-                CONNECTIONS_MAX,
-                "the connection limit is reached; new connections wait"
-            );
-            Arc::clone(limit)
-                .acquire_owned()
-                .await
-                .expect("the limit is never closed")
-        }
-    };
+/// Accepts the next connection.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, from)) => return (stream, from, permit),
+            Ok(accepted) => return accepted,
             Err(error) => {
                 // A connection that the client aborted before it was accepted is harmless.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
@@ -117,12 +108,18 @@ async fn accept(
     }
 }
 
+/// Closes a connection too many. Its client learns why, as far as the socket takes a few bytes at once.
+fn refuse(stream: &TcpStream, from: SocketAddr) {
+    tracing::debug!(%from, "a connection is refused: its address, or all together, hold too many");
+    stream.try_write(TOO_MANY_CONNECTIONS).ok();
+}
+
 async fn serve_connection(
     http: http1::Builder,
     (stream, from): (TcpStream, SocketAddr),
     router: Router,
     mut closing: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    _permit: ConnectionPermit,
 ) {
     // Responses are small and complete: waiting to fill a packet only adds latency. A socket that refuses the
     // option still works.

@@ -79,7 +79,9 @@ impl RunningNode {
             ..ApiConfig::new(clock, closed.clone())
         };
         let router = api::router(node.handle(), api_config);
-        let server = tokio::spawn(api::serve(listener, router, closed));
+        let per_address = usize::try_from(config.http.max_connections_per_address)
+            .unwrap_or(api::CONNECTIONS_PER_ADDRESS);
+        let server = tokio::spawn(api::serve(listener, router, per_address, closed));
         tracing::info!(node = config.node.name, %address, "ready");
         Ok(Self {
             address,

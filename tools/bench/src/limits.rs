@@ -29,7 +29,7 @@ pub(crate) async fn serve_http_limit() -> Result<(), Failure> {
     let router = axum::Router::new().route("/api/v1/tx", post(accept));
     let (closing, closed) = tokio::sync::watch::channel(false);
     // The serving loop of a node, without the work behind it.
-    let server = tokio::spawn(api::serve(listener, router, closed));
+    let server = tokio::spawn(api::serve(listener, router, api::CONNECTIONS_MAX, closed));
     print_line!(
         "{}",
         json!({ "ready": true, "api": format!("http://{address}") })

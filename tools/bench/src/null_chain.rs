@@ -103,7 +103,7 @@ pub(crate) async fn serve(nonces: Option<&Path>, sends: SendMode) -> Result<(), 
         .route("/", post(handle_call))
         .with_state(chain);
     let (closing, closed) = tokio::sync::watch::channel(false);
-    let server = tokio::spawn(api::serve(listener, router, closed));
+    let server = tokio::spawn(api::serve(listener, router, api::CONNECTIONS_MAX, closed));
     print_line!(
         "{}",
         json!({ "ready": true, "chain": format!("http://{address}") })

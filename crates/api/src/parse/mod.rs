@@ -33,13 +33,26 @@ use std::borrow::Cow;
 
 use crate::problem::{Problem, ProblemKind};
 
-/// The rule that a value breaks, and what to do: a clause that follows the value's name in a message.
+/// The rule that a value breaks, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RuleViolation(pub(crate) Cow<'static, str>);
+pub(crate) struct RuleViolation {
+    /// A clause that follows the value's name in a message.
+    text: Cow<'static, str>,
+    /// The kind of problem where the value is a field.
+    field_problem: ProblemKind,
+}
 
 impl RuleViolation {
     pub(crate) fn new(text: impl Into<Cow<'static, str>>) -> Self {
-        Self(text.into())
+        Self::of_kind(ProblemKind::InvalidField, text)
+    }
+
+    /// The violation of a rule whose problem has a type of its own: callers handle it in code.
+    pub(crate) fn of_kind(kind: ProblemKind, text: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            text: text.into(),
+            field_problem: kind,
+        }
     }
 
     /// The violation of a text that does not have the expected form.
@@ -48,27 +61,27 @@ impl RuleViolation {
     }
 
     pub(crate) fn in_field(self, path: &str) -> Problem {
-        Problem::new(ProblemKind::InvalidField, format!("`{path}` {}", self.0))
+        Problem::new(self.field_problem, format!("`{path}` {}", self.text))
     }
 
     pub(crate) fn in_query(self, name: &str) -> Problem {
         Problem::new(
             ProblemKind::InvalidQuery,
-            format!("query parameter `{name}` {}", self.0),
+            format!("query parameter `{name}` {}", self.text),
         )
     }
 
     pub(crate) fn in_path(self, name: &str) -> Problem {
         Problem::new(
             ProblemKind::InvalidPath,
-            format!("`{name}` in the path {}", self.0),
+            format!("`{name}` in the path {}", self.text),
         )
     }
 
     pub(crate) fn in_header(self, name: &str) -> Problem {
         Problem::new(
             ProblemKind::InvalidHeader,
-            format!("header `{name}` {}", self.0),
+            format!("header `{name}` {}", self.text),
         )
     }
 }

@@ -9,12 +9,16 @@ use serde::de::MapAccess;
 use crate::parse::identifier::address;
 use crate::parse::json::{Fields, Json, fill};
 use crate::parse::{RuleViolation, amount, excerpt};
+use crate::problem::ProblemKind;
 
 /// The most call data or init code, in bytes: the limit of most nodes for one transaction.
 const DATA_BYTES_MAX: usize = 128 * 1024;
 
 /// The highest gas limit: far above every chain's block limit, and too small to overflow a fee.
 const GAS_MAX: u64 = 1 << 40;
+
+/// The highest transaction type of EIP-2718.
+const TX_TYPE_MAX: u64 = 0x7f;
 
 /// The payload's fields before their rules are checked.
 #[derive(Debug, Default)]
@@ -148,26 +152,25 @@ fn parse_data(text: &str) -> Result<Bytes, RuleViolation> {
     Ok(bytes.into())
 }
 
-/// The transaction type: as in JSON-RPC ("0x0", "0x2") or as a number.
+/// The transaction type: as in JSON-RPC ("0x0", "0x2") or as a number. Other types of EIP-2718 exist and are not
+/// supported; anything else is no type.
 fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, FieldViolation> {
-    match json {
-        None | Some(Json::Null) => Ok(None),
-        Some(Json::Number(0)) => Ok(Some(TxType::Legacy)),
-        Some(Json::Number(2)) => Ok(Some(TxType::Eip1559)),
-        Some(Json::Text(text)) if text == "0x0" => Ok(Some(TxType::Legacy)),
-        Some(Json::Text(text)) if text == "0x2" => Ok(Some(TxType::Eip1559)),
-        Some(
-            Json::Bool
-            | Json::Number(_)
-            | Json::OtherNumber
-            | Json::Text(_)
-            | Json::List(_)
-            | Json::Object(_),
-        ) => refuse(
-            "payload.type",
-            "is not supported: use \"0x2\" (EIP-1559) or \"0x0\" (legacy), or leave it out",
-        ),
-    }
+    let number = match &json {
+        None | Some(Json::Null) => return Ok(None),
+        Some(Json::Number(number)) => Some(*number),
+        Some(Json::Text(text)) if text.starts_with("0x") => amount::u64(text).ok(),
+        Some(Json::Bool | Json::OtherNumber | Json::Text(_) | Json::List(_) | Json::Object(_)) => {
+            None
+        }
+    };
+    let kind = match number {
+        Some(0) => return Ok(Some(TxType::Legacy)),
+        Some(2) => return Ok(Some(TxType::Eip1559)),
+        Some(..=TX_TYPE_MAX) => ProblemKind::TypeNotSupported,
+        Some(_) | None => ProblemKind::InvalidField,
+    };
+    let rule = "is not supported: use \"0x2\" (EIP-1559) or \"0x0\" (legacy), or leave it out";
+    Err(("payload.type", RuleViolation::of_kind(kind, rule)))
 }
 
 /// Without a recipient the data is deployed as a contract, so there must be some.
@@ -227,20 +230,17 @@ fn check_gas(payload: &Payload) -> Result<(), FieldViolation> {
         return Ok(());
     };
     let min = payload.intrinsic_gas();
-    if gas < min {
-        return refuse(
-            "payload.gas",
-            format!(
-                "is {gas}, but this payload costs at least {min} before it executes: raise \
-                 it, or leave it out to have it estimated"
-            ),
+    let violation = if gas < min {
+        let rule = format!(
+            "is {gas}, but this payload costs at least {min} before it executes: raise it, or leave it out to have it \
+             estimated"
         );
-    }
-    if gas > GAS_MAX {
-        return refuse(
-            "payload.gas",
-            format!("is {gas}, but at most {GAS_MAX} is allowed: lower it"),
-        );
-    }
-    Ok(())
+        RuleViolation::of_kind(ProblemKind::GasTooLow, rule)
+    } else if gas > GAS_MAX {
+        let rule = format!("is {gas}, but at most {GAS_MAX} is allowed: lower it");
+        RuleViolation::of_kind(ProblemKind::GasAboveLimit, rule)
+    } else {
+        return Ok(());
+    };
+    Err(("payload.gas", violation))
 }

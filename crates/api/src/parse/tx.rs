@@ -36,7 +36,7 @@ pub(super) fn parse_object<'a, F: Fields<'a>>(body: &'a [u8]) -> Result<Object<F
         )
     })?;
     let Json::Object(object) = json else {
-        let detail = format!("the body {}", json.type_mismatch("an object").0);
+        let detail = format!("the body {}", json.type_mismatch("an object").text);
         return Err(Problem::new(ProblemKind::InvalidField, detail));
     };
     Ok(object)

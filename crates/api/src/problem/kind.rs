@@ -48,8 +48,14 @@ pub enum ProblemKind {
     /// The gas estimation showed that the call reverts.
     CallReverts,
     Underfunded,
-    /// No block can include the tx: its gas, its fee or its type does not fit the chain.
-    Unexecutable,
+    /// The gas limit is above that of a block or of one transaction.
+    GasAboveLimit,
+    /// The gas limit is below what the call needs.
+    GasTooLow,
+    /// The named fee is below the base fee or the chain's floor.
+    FeeBelowFloor,
+    /// The transaction type, or the kind of fees that the payload names, does not exist on the chain.
+    TypeNotSupported,
     Busy,
     TooManyWaiters,
     TooManyStreams,
@@ -113,7 +119,10 @@ impl ProblemKind {
             Self::RequestIdReused => (422, Final, "The requestId was used for another payload"),
             Self::CallReverts => (422, Final, "The call reverts"),
             Self::Underfunded => (422, Final, "The account cannot pay for the call"),
-            Self::Unexecutable => (422, Final, "The chain would not execute the tx"),
+            Self::GasAboveLimit => (422, Final, "No block can hold the gas limit"),
+            Self::GasTooLow => (422, Final, "The gas limit is too low for the call"),
+            Self::FeeBelowFloor => (422, Final, "The fee is too low for the chain at present"),
+            Self::TypeNotSupported => (422, Final, "The transaction type is not supported"),
             Self::Busy => (429, Retry, "Too many requests are queued"),
             Self::TooManyWaiters => (429, Retry, "Too many callers are waiting"),
             Self::TooManyStreams => (429, Retry, "Too many event streams are open"),

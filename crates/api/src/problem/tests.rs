@@ -53,7 +53,10 @@ fn list_of_problems() {
         422 request-id-reused - none: The requestId was used for another payload
         422 call-reverts - none: The call reverts
         422 underfunded - none: The account cannot pay for the call
-        422 unexecutable - none: The chain would not execute the tx
+        422 gas-above-limit - none: No block can hold the gas limit
+        422 gas-too-low - none: The gas limit is too low for the call
+        422 fee-below-floor - none: The fee is too low for the chain at present
+        422 type-not-supported - none: The transaction type is not supported
         429 busy retry none: Too many requests are queued
         429 too-many-waiters retry none: Too many callers are waiting
         429 too-many-streams retry none: Too many event streams are open
@@ -117,7 +120,10 @@ fn refusals_map_to_the_documented_status() {
         ),
         (Refusal::KeyReused(key), 422, "r1"),
         (Refusal::BadPayload("why".into()), 400, "why"),
-        (Refusal::Unexecutable("why".into()), 422, "why"),
+        (Refusal::GasAboveLimit("why".into()), 422, "why"),
+        (Refusal::GasTooLow("why".into()), 422, "why"),
+        (Refusal::FeeBelowFloor("why".into()), 422, "why"),
+        (Refusal::TypeNotSupported("why".into()), 422, "why"),
         (Refusal::Reverted("why".into()), 422, "why"),
         (Refusal::Underfunded("why".into()), 422, "why"),
         (Refusal::Busy, 429, "try again"),

@@ -1,9 +1,15 @@
 //! Access control: every call with every kind of key.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
 use api::keys::{self, ApiKey, Scope};
 use api::{ApiConfig, Auth};
 use axum::body::Body;
 use axum::http::Request;
+use futures::stream;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use sim::chain::MemoryChain;
 
@@ -133,6 +139,41 @@ async fn health_checks_and_wrong_paths_need_no_key() {
     wrong.problem(405, "method-not-allowed");
     let nowhere = with_keys.request("GET", "/api/v1/nothing", None).await;
     nowhere.problem(404, "unknown-path");
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_of_a_caller_without_access_is_not_read() {
+    let with_keys = with_keys().await;
+    let read_only = format!("Bearer {}", with_keys.key(Scope::Read));
+    let nonces = format!("/api/v1/lanes/31337/{SIGNER:#x}/nonces");
+    let paths = [
+        "/api/v1/tx",
+        "/api/v1/tx/batch",
+        &nonces,
+        "/internal/v1/forward",
+    ];
+    for path in paths {
+        for authorization in [None, Some("Bearer nonsense"), Some(read_only.as_str())] {
+            let was_read = Arc::new(AtomicBool::new(false));
+            let flag = Arc::clone(&was_read);
+            let body = Body::from_stream(stream::poll_fn(move |_| {
+                flag.store(true, Ordering::Relaxed);
+                Poll::Ready(None::<Result<Vec<u8>, io::Error>>)
+            }));
+            let mut request = Request::builder().method("POST").uri(path);
+            request = request.header("content-type", "application/json");
+            if let Some(authorization) = authorization {
+                request = request.header("authorization", authorization);
+            }
+            let refused = with_keys.world.request(request.body(body).unwrap()).await;
+            let is_refused = [400, 401, 403].contains(&refused.status.as_u16());
+            assert!(is_refused, "{path}: {}", refused.status);
+            assert!(
+                !was_read.load(Ordering::Relaxed),
+                "{path} {authorization:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,11 +18,20 @@ struct Server {
 }
 
 async fn start() -> Server {
+    start_with(api::CONNECTIONS_PER_ADDRESS).await
+}
+
+async fn start_with(per_address: usize) -> Server {
     let world = World::with_known_nonces().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (closing, closed) = watch::channel(false);
-    let serving = tokio::spawn(api::serve(listener, world.router.clone(), closed));
+    let serving = tokio::spawn(api::serve(
+        listener,
+        world.router.clone(),
+        per_address,
+        closed,
+    ));
     Server {
         world,
         address,
@@ -101,6 +110,42 @@ async fn pending_request_is_answered_before_shutdown() {
     assert!(head.starts_with("HTTP/1.1 202 "), "{head}");
     server.serving.await.unwrap().unwrap();
     drop(server.world);
+}
+
+#[tokio::test]
+async fn connection_too_many_is_refused_until_another_one_ends() {
+    let server = start_with(2).await;
+    let health = async |stream: &mut TcpStream| {
+        let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        read_response(stream).await.0
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        assert!(health(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        held.push(stream);
+    }
+    let mut refused = TcpStream::connect(server.address).await.unwrap();
+    let (head, _) = read_response(&mut refused).await;
+    assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
+    assert!(health(&mut held[0]).await.starts_with("HTTP/1.1 200 "));
+    held.clear();
+    // The server notices the end of a connection on its own task.
+    for _ in 0..1_000 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        if read_response(&mut stream)
+            .await
+            .0
+            .starts_with("HTTP/1.1 200 ")
+        {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the address does not get its share back");
 }
 
 #[tokio::test]

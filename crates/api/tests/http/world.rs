@@ -162,7 +162,12 @@ impl World {
     pub(crate) fn serve(self, listener: TcpListener) -> Served {
         let address = address_of(&listener);
         let (closing, closed) = watch::channel(false);
-        tokio::spawn(api::serve(listener, self.router.clone(), closed));
+        tokio::spawn(api::serve(
+            listener,
+            self.router.clone(),
+            api::CONNECTIONS_PER_ADDRESS,
+            closed,
+        ));
         Served {
             world: self,
             address,

@@ -217,21 +217,17 @@ async fn receipts(endpoint: &Endpoint, hashes: &[B256]) -> Result<Vec<Inclusion>
     Ok(inclusions)
 }
 
-/// The account's nonces from one or two endpoints. If the quorum is two and a second endpoint of this chain is
-/// configured, it must answer, unless all others are dead: then the answer is marked as weaker.
+/// The account's nonces from one endpoint or two, and from a third one where two contradict each other. If the quorum is
+/// two and a second endpoint of this chain is configured, it must answer, unless all others are dead: then the answer is
+/// marked as weaker.
 pub(super) async fn nonces_from_endpoints(
     endpoints: &Endpoints,
     account: Address,
     query: ChainQuery,
     quorum: Quorum,
 ) -> Result<EndpointNonces, ChainError> {
-    let endpoint_nonces = |first, second, agreement| EndpointNonces {
-        first,
-        second,
-        agreement,
-    };
     let is_only = endpoints.list().len() == 1;
-    let mut first = None;
+    let mut found: Option<EndpointNonces> = None;
     // Endpoints of other chains cannot be part of the quorum.
     let mut is_alone = true;
     let mut are_others_dead = true;
@@ -241,16 +237,23 @@ pub(super) async fn nonces_from_endpoints(
         let answer = turn.answer(1, account_nonces(endpoint, account, query));
         let answer = answer.await;
         endpoint.health.record_nonce_query(answer.is_ok());
-        match (answer, first) {
+        match (answer, &mut found) {
             (Ok(nonces), None) if is_only => {
-                return Ok(endpoint_nonces(nonces, None, Agreement::Quorum));
+                return Ok(EndpointNonces::new(nonces, None, Agreement::Quorum));
             }
             (Ok(nonces), None) if quorum == Quorum::One => {
-                return Ok(endpoint_nonces(nonces, None, Agreement::One));
+                return Ok(EndpointNonces::new(nonces, None, Agreement::One));
             }
-            (Ok(nonces), None) => first = Some(nonces),
-            (Ok(nonces), Some(first)) => {
-                return Ok(endpoint_nonces(first, Some(nonces), Agreement::Quorum));
+            (Ok(nonces), None) => found = Some(EndpointNonces::new(nonces, None, Agreement::One)),
+            (Ok(nonces), Some(found)) if found.second.is_none() => {
+                *found = EndpointNonces::new(found.first, Some(nonces), Agreement::Quorum);
+                if !found.is_contradictory() {
+                    return Ok(*found);
+                }
+            }
+            (Ok(nonces), Some(found)) => {
+                found.third = Some(nonces);
+                return Ok(*found);
             }
             (Err(failure), _) => {
                 is_alone &= failure.is_wrong_chain();
@@ -259,11 +262,14 @@ pub(super) async fn nonces_from_endpoints(
             }
         }
     }
-    match first {
-        Some(first) if is_alone => Ok(endpoint_nonces(first, None, Agreement::Quorum)),
-        Some(first) if are_others_dead => Ok(endpoint_nonces(first, None, Agreement::Living)),
-        Some(_) | None => Err(endpoints_failed(&failures)),
-    }
+    let agreement = match &found {
+        Some(found) if found.is_complete() => Agreement::Quorum, // two, and no third answers
+        Some(_) if is_alone => Agreement::Quorum,
+        Some(_) if are_others_dead => Agreement::Living,
+        Some(_) | None => return Err(endpoints_failed(&failures)),
+    };
+    let found = found.ok_or_else(|| endpoints_failed(&failures))?;
+    Ok(EndpointNonces { agreement, ..found })
 }
 
 pub(super) async fn account_nonces(

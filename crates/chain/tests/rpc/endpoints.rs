@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use chain::rpc::{RpcChain, RpcChainConfig};
-use domain::lane::{Agreement, ChainQuery};
+use domain::lane::{AccountNonces, Agreement, ChainQuery};
 use domain::{Address, B256};
 use engine::ports::{BlockTag, Chain, ChainError, Quorum};
 use serde_json::{Value, json};
@@ -228,6 +228,35 @@ async fn receipts_are_collected_from_all_endpoints() {
 
 async fn with_nonce(count: &'static str) -> FakeNode {
     FakeNode::start(move |_, _| FakeReply::Result(json!(count))).await
+}
+
+#[tokio::test]
+async fn third_endpoint_is_queried_when_two_contradict_each_other() {
+    let (nine, three, four) = (
+        with_nonce("0x9").await,
+        with_nonce("0x3").await,
+        with_nonce("0x4").await,
+    );
+    let query = async |endpoints| {
+        let chain = chain_of(endpoints);
+        let nonces = chain
+            .account_nonces(Address::ZERO, ChainQuery::Latest, Quorum::Two)
+            .await
+            .unwrap();
+        assert!(nonces.is_complete());
+        let of = |nonces: AccountNonces| nonces.latest.0;
+        (
+            of(nonces.first),
+            nonces.second.map(of),
+            nonces.third.map(of),
+        )
+    };
+    let all = vec![nine.url(), three.url(), four.url()];
+    assert_eq!(query(all).await, (9, Some(3), Some(4)));
+    let agreeing = vec![three.url(), three.url(), four.url()];
+    assert_eq!(query(agreeing).await, (3, Some(3), None));
+    let with_dead = vec![nine.url(), three.url(), unreachable_url().await];
+    assert_eq!(query(with_dead).await, (9, Some(3), None));
 }
 
 #[tokio::test]

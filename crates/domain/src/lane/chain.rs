@@ -12,6 +12,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 
 use super::funds::Funds;
+use super::nonce_claims::NonceClaim;
 use super::{AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, StepContext};
 use crate::{ChainView, Header, Nonce, Timestamp};
 
@@ -24,6 +25,10 @@ pub(super) struct ChainKnowledge {
     /// The followed headers at the newest head.
     pub(super) view: Option<Arc<ChainView>>,
     nonces: Option<KnownNonces>,
+    /// A report of a nonce above the cursor that is not proven.
+    pub(super) claim: Option<NonceClaim>,
+    /// When the last answer came, whatever it said.
+    answered_at: Option<Timestamp>,
     is_querying: bool,
     /// Whether the latest query needed a second endpoint to agree.
     was_queried_with_quorum: bool,
@@ -137,9 +142,9 @@ impl ChainKnowledge {
         })
     }
 
-    /// Whether the nonces are unknown or at least this old.
+    /// Whether there is no answer yet, or the last one is at least this old.
     pub(super) fn is_older_than(&self, age: Duration, now: Timestamp) -> bool {
-        self.nonces.is_none_or(|known| now.since(known.at) >= age)
+        self.answered_at.is_none_or(|at| now.since(at) >= age)
     }
 
     /// Whether every endpoint agrees that nothing at or above this nonce is pending.
@@ -172,8 +177,9 @@ impl ChainKnowledge {
     }
 
     /// Counts an answer, whatever it says.
-    pub(super) fn finish_query(&mut self, agreement: Agreement) {
+    pub(super) fn finish_query(&mut self, agreement: Agreement, now: Timestamp) {
         self.is_querying = false;
+        self.answered_at = Some(now);
         if agreement == Agreement::Quorum {
             self.needs_quorum = false;
             self.answers = self.answers.saturating_add(1);
@@ -234,8 +240,12 @@ impl ChainKnowledge {
 
     /// Recorded times never lie ahead of a wall clock that was set back.
     pub(super) fn clamp_times(&mut self, now: Timestamp) {
+        self.answered_at = self.answered_at.map(|at| at.min(now));
         if let Some(known) = &mut self.nonces {
             known.at = known.at.min(now);
+        }
+        if let Some(claim) = &mut self.claim {
+            claim.clamp_times(now);
         }
         if let Some((_, since)) = &mut self.missing_receipts {
             *since = (*since).min(now);
@@ -300,7 +310,7 @@ mod tests {
         chain.needs_quorum = true;
         chain.query_nonces(None, &mut cx);
         assert_eq!(cx.effects.len(), 1);
-        chain.finish_query(Agreement::One);
+        chain.finish_query(Agreement::One, Timestamp(0));
         chain.query_nonces(None, &mut cx);
         assert_eq!(cx.effects.len(), 2);
         assert!(chain.was_queried_with_quorum());

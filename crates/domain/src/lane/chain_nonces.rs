@@ -7,41 +7,14 @@ use std::time::Duration;
 use alloy_primitives::B256;
 
 use crate::window::gaps;
-use crate::{EventKind, Nonce, Timestamp};
+use crate::{Nonce, Timestamp};
 
 use super::{AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Lane, StepContext};
 
 /// A query that needs agreeing endpoints is repeated after this pause.
-const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
+pub(super) const QUORUM_QUERY_PAUSE: Duration = Duration::from_secs(3);
 /// How long an accepted attempt that the node does not hold waits until it is sent again.
 const LOST_ATTEMPT_WAIT: Duration = Duration::from_secs(2);
-
-impl EndpointNonces {
-    /// Whether a quorum answered: two endpoints, or the only one.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.agreement == Agreement::Quorum
-    }
-
-    /// What any endpoint has seen.
-    #[must_use]
-    pub fn highest(&self) -> AccountNonces {
-        self.merged(Nonce::max)
-    }
-
-    /// What all endpoints have seen.
-    fn lowest(&self) -> AccountNonces {
-        self.merged(Nonce::min)
-    }
-
-    fn merged(&self, choose: impl Fn(Nonce, Nonce) -> Nonce) -> AccountNonces {
-        let second = self.second.unwrap_or(self.first);
-        AccountNonces {
-            latest: choose(self.first.latest, second.latest),
-            pending: choose(self.first.pending, second.pending),
-        }
-    }
-}
 
 impl Lane {
     /// Queries the account's nonces, unless an answer is awaited already.
@@ -81,16 +54,19 @@ impl Lane {
         counts_pool: bool,
         cx: &mut StepContext,
     ) {
-        self.chain.finish_query(nonces.agreement);
+        self.chain.finish_query(nonces.agreement, cx.now);
         self.count_awaited_answer(cx);
         let is_loading = self.reconciliation.stored.is_some();
         let was_used = !is_loading || self.ledger.cursor() > Nonce(0);
+        let Some(nonces) = self.judge_claim(nonces, was_used, cx) else {
+            return; // nothing of an answer that is not credible is used
+        };
         let highest = nonces.highest();
         self.chain
             .set_nonces(&nonces, self.rules.nonce.chain_query, cx.now);
         self.raise_cursor(&nonces, was_used, cx);
         if self.is_halted() {
-            return; // nothing else of an answer that is not credible is used either
+            return;
         }
         self.reconcile(highest, cx.now);
         if self.is_halted() {
@@ -116,16 +92,11 @@ impl Lane {
         }
     }
 
-    /// The chain never lowers the cursor, and raises it only by a credible step.
+    /// The chain never lowers the cursor, and raises it only by a credible claim.
     fn raise_cursor(&mut self, nonces: &EndpointNonces, was_used: bool, cx: &mut StepContext) {
         let rule = self.rules.nonce.chain_query;
-        let queried = |reported: AccountNonces| match rule {
-            ChainQuery::Pending => reported.pending.max(reported.latest),
-            ChainQuery::Latest | ChainQuery::Off => reported.latest,
-        };
-        let (agreed, reported) = (queried(nonces.lowest()), queried(nonces.highest()));
+        let (agreed, reported) = (nonces.confirmed(), rule.next_nonce(nonces.highest()));
         let cursor = self.ledger.cursor();
-        self.holds.halted = None;
         if cursor.until(reported) == 0 {
             if nonces.is_complete() {
                 self.reconciliation.trust_cursor();
@@ -136,9 +107,8 @@ impl Lane {
             }
             return;
         }
-        let refusal = self.why_not_raise(nonces, agreed, reported, was_used);
-        if refusal.is_some() {
-            self.holds.halted = refusal;
+        if was_used && self.reconciliation.is_history_suspect() {
+            self.holds.halted = Some(lost_commits(cursor, reported));
             if !nonces.is_complete() {
                 self.chain.needs_quorum = true;
                 if !self.chain.was_queried_with_quorum() {
@@ -148,49 +118,10 @@ impl Lane {
             return;
         }
         if was_used {
-            let kind = EventKind::LaneForeignNonce {
-                nonce: cursor,
-                tx_hash: None,
-            };
-            self.journal.emit_event(None, kind, cx);
+            self.report_foreign_nonce(None, cx);
         }
-        self.ledger.raise_cursor(agreed, nonces.lowest().latest);
-    }
-
-    /// Why the cursor is not raised although an endpoint reports a higher nonce.
-    fn why_not_raise(
-        &self,
-        nonces: &EndpointNonces,
-        agreed: Nonce,
-        reported: Nonce,
-        was_used: bool,
-    ) -> Option<String> {
-        let cursor = self.ledger.cursor();
-        if !was_used {
-            return None; // a lane without any tx takes the chain's nonce as it is
-        }
-        if self.reconciliation.is_history_suspect() {
-            return Some(format!(
-                "the database's timeline changed and commits were lost: the chain has transactions at nonces {cursor} \
-                 to {} that the store does not know. Compare with the chain, then resume the lane",
-                reported.0.saturating_sub(1)
-            ));
-        }
-        let jump = cursor.until(reported);
-        let max = self.rules.nonce.max_chain_jump;
-        if jump > max {
-            return Some(format!(
-                "the chain reports {reported} as the next nonce, {jump} above the lane's cursor {cursor}; that is more \
-                 than nonce.maxChainJump ({max}): check what else uses this account"
-            ));
-        }
-        if !nonces.is_complete() || agreed <= cursor {
-            return Some(format!(
-                "an endpoint reports {reported} as the next nonce, the lane's cursor is {cursor}, and no second \
-                 endpoint confirms it: check that all endpoints are in sync"
-            ));
-        }
-        None
+        self.ledger
+            .raise_cursor(rule.next_nonce(agreed), agreed.latest);
     }
 
     /// Finds the nonces below the cursor that no tx holds and the chain waits for, once after the load. More of
@@ -285,4 +216,12 @@ impl Lane {
             cx.effects.push(Effect::Send(newest));
         }
     }
+}
+
+fn lost_commits(cursor: Nonce, reported: Nonce) -> String {
+    format!(
+        "the database's timeline changed and commits were lost: the chain has transactions at nonces {cursor} to {} that \
+         the store does not know. Compare with the chain, then resume the lane",
+        reported.0.saturating_sub(1)
+    )
 }

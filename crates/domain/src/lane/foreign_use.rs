@@ -57,6 +57,9 @@ impl Lane {
         (queried, is_named): (&[B256], bool),
         cx: &mut StepContext,
     ) {
+        if self.on_claim_searched(nonce, by, cx) {
+            return;
+        }
         if let Some(suspicion) = self.chain.suspicion_of(nonce) {
             suspicion.finish_query(by.is_some());
         }
@@ -166,7 +169,7 @@ fn consumed_reason(nonce: Nonce, foreign: Option<B256>, has_same_effect: bool) -
 }
 
 /// Up to which height a foreign transaction counts.
-fn foreign_final_height(finality: Finality, view: &ChainView) -> Option<u64> {
+pub(super) fn foreign_final_height(finality: Finality, view: &ChainView) -> Option<u64> {
     let tip = view.headers.tip()?.number;
     let finality_depth = match finality {
         Finality::Depth(finality_depth) => finality_depth.max(FOREIGN_FINALITY_DEPTH_MIN),

@@ -10,7 +10,8 @@
 //! A lane consists of parts with one responsibility each (`ledger`, `slots`, `paging`, `chain`, `mempool`, `finals`,
 //! `reservations`, `reconciliation`, `holds`, `journal`, `head`), which keep their own invariants. The other files hold
 //! the rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `rejection`, `resubmission`, `inclusion`,
-//! `reorg`, `chain_nonces`, `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not
+//! `reorg`, `chain_nonces` (with `endpoint_nonces`), `nonce_claims`, `foreign_use`. `status` is what the lane shows of
+//! itself; `checkpoint` retracts accepts that were not
 //! committed.
 
 pub mod protocol;
@@ -33,9 +34,11 @@ mod slots;
 
 mod allocation;
 mod chain_nonces;
+mod endpoint_nonces;
 mod foreign_use;
 mod funds;
 mod inclusion;
+mod nonce_claims;
 mod rejection;
 mod reorg;
 mod resubmission;
@@ -231,7 +234,7 @@ impl Lane {
         self.resubmit_head(cx);
         self.fill_smallest_gap(filler, cx);
         self.compare_stored_head(cx.now);
-        if self.ledger.has_suspected_gaps() {
+        if self.ledger.has_suspected_gaps() || self.waits_for_claim() {
             self.keep_querying_with_quorum(cx);
         }
         let timeout = self.rules.nonce.chain_nonce_timeout;
@@ -258,7 +261,9 @@ impl Lane {
         if self.reconciliation.finish(self.floor_nonce()) {
             cx.effects.push(Effect::MarkReconciled);
         }
-        if self.chain.nonces().is_none() && self.rules.nonce.chain_query != ChainQuery::Off {
+        // An answer that is not proven is no knowledge: then the next query has its own time.
+        let is_unknown = self.chain.nonces().is_none() && self.chain.claim.is_none();
+        if is_unknown && self.rules.nonce.chain_query != ChainQuery::Off {
             self.query_chain_nonces(cx);
         }
         self.probe_mempool(cx);

@@ -30,7 +30,7 @@ pub struct AdmittedRequest {
 }
 
 /// The account's nonces as an endpoint reports them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccountNonces {
     /// Nonces below this are in blocks.
     pub latest: Nonce,
@@ -56,6 +56,8 @@ pub struct EndpointNonces {
     pub first: AccountNonces,
     /// Of another one, where it was queried.
     pub second: Option<AccountNonces>,
+    /// Of a third one, where the other two contradict each other.
+    pub third: Option<AccountNonces>,
     /// Which endpoints stand behind this.
     pub agreement: Agreement,
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::AccountNonces;
 use super::reservations::ReservationRules;
-use crate::FeeRules;
 use crate::window::{MempoolDepth, Release, Window};
+use crate::{FeeRules, Nonce};
 
 /// The rules of one lane, from the configuration. Every default is that of the configuration file; a test of the
 /// binary compares them.
@@ -211,4 +212,15 @@ pub enum ChainQuery {
     Latest,
     /// None: the store's cursor alone decides.
     Off,
+}
+
+impl ChainQuery {
+    /// The next nonce according to a report, with or without the node's pool.
+    #[must_use]
+    pub fn next_nonce(self, reported: AccountNonces) -> Nonce {
+        match self {
+            Self::Pending => reported.pending.max(reported.latest),
+            Self::Latest | Self::Off => reported.latest,
+        }
+    }
 }

@@ -48,10 +48,10 @@ fn refusal_of(error: AdmissionError) -> Refusal {
         | AdmissionError::ReservationsOnly(_)
         | AdmissionError::ReservedRequestId => Refusal::BadPayload(why),
         AdmissionError::Underfunded(_) => Refusal::Underfunded(why),
-        AdmissionError::LegacyOnly(_)
-        | AdmissionError::GasAboveLimit { .. }
-        | AdmissionError::GasTooLow { .. }
-        | AdmissionError::FeeTooLow { .. } => Refusal::Unexecutable(why),
+        AdmissionError::LegacyOnly(_) => Refusal::TypeNotSupported(why),
+        AdmissionError::GasAboveLimit { .. } => Refusal::GasAboveLimit(why),
+        AdmissionError::GasTooLow { .. } => Refusal::GasTooLow(why),
+        AdmissionError::FeeTooLow { .. } => Refusal::FeeBelowFloor(why),
     }
 }
 

@@ -20,9 +20,18 @@ pub enum Refusal {
     /// The payload breaks a rule.
     #[error("{0}")]
     BadPayload(String),
-    /// The chain would not execute it at present.
+    /// No block can hold its gas.
     #[error("{0}")]
-    Unexecutable(String),
+    GasAboveLimit(String),
+    /// Its gas does not pay for its execution.
+    #[error("{0}")]
+    GasTooLow(String),
+    /// No block includes it at its fee at present.
+    #[error("{0}")]
+    FeeBelowFloor(String),
+    /// The chain does not take transactions of its type.
+    #[error("{0}")]
+    TypeNotSupported(String),
     /// The simulated call reverts.
     #[error("the call reverts: {0}")]
     Reverted(String),

@@ -185,7 +185,10 @@ fn reservation_error(refusal: Refusal) -> ReservationError {
         | Refusal::UnknownSigner(..)
         | Refusal::KeyReused(_)
         | Refusal::BadPayload(_)
-        | Refusal::Unexecutable(_)
+        | Refusal::GasAboveLimit(_)
+        | Refusal::GasTooLow(_)
+        | Refusal::FeeBelowFloor(_)
+        | Refusal::TypeNotSupported(_)
         | Refusal::Reverted(_)
         | Refusal::Underfunded(_) => ReservationError::NotReservable(refusal.to_string()),
         Refusal::NotKeeper(_)

@@ -44,7 +44,7 @@ async fn admission_rules_of_the_chain_are_applied() {
     expensive.payload.gas_price = Some(101);
     let refused = handle.create(typed).await;
     assert!(
-        matches!(&refused, Err(Refusal::Unexecutable(why)) if why.contains("legacy")),
+        matches!(&refused, Err(Refusal::TypeNotSupported(why)) if why.contains("legacy")),
         "{refused:?}"
     );
     let refused = handle.create(expensive).await;
@@ -91,10 +91,7 @@ async fn simulation_covers_requests_with_gas_only_where_it_is_configured() {
     let mut short = transfer(1, "short");
     short.payload.gas = Some(20_999);
     let refused = handle.create(short).await;
-    assert!(
-        matches!(refused, Err(Refusal::Unexecutable(_))),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Refusal::GasTooLow(_))), "{refused:?}");
     assert!(handle.create(transfer(1, "fine")).await.is_ok());
 
     let cluster = Cluster::new();

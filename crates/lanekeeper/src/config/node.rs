@@ -26,6 +26,7 @@ const WORKERS_MAX: u64 = 1_024;
 const QUEUE_MAX: u64 = 1_000_000;
 /// Bounds the memory of waiting callers.
 const WAITERS_MAX: u64 = 1_000_000;
+const CONNECTIONS_MAX: u64 = api::CONNECTIONS_MAX as u64;
 const BODY_BYTES_MIN: u64 = 1 << 10;
 const BODY_BYTES_MAX: u64 = 64 << 20;
 const NODE_NAME_LEN_MAX: usize = 64;
@@ -61,6 +62,9 @@ section! {
             rule(|size: &Size| (BODY_BYTES_MIN..=BODY_BYTES_MAX).contains(&size.0), "but must be from 1KiB to 64MiB");
         /// How many callers may wait for a tx at once (`?wait=`).
         max_waiters: u64 = default("10000"), in_range(1, WAITERS_MAX);
+        /// How many connections one address may hold, each with one request at a time. All that come through a load balancer
+        /// have its address.
+        max_connections_per_address: u64 = default("4096"), in_range(1, CONNECTIONS_MAX);
         /// Names under which clients reach this node, besides IP addresses, localhost and the host of node.advertise.
         allowed_hosts: Option<HostNames> = Unset("none; a request with an API key may use any name");
         /// Web sites whose pages may use the API.

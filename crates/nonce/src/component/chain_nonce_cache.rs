@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::lane::{AccountNonces, ChainQuery, EndpointNonces};
+use domain::lane::{ChainQuery, EndpointNonces};
 use domain::{LaneKey, MonotonicTime, Nonce};
 use engine::ports::{Chain, ChainError, Clock, Quorum, ReservationError};
 use futures::FutureExt;
@@ -130,7 +130,8 @@ impl ChainNonceCache {
     ) -> Result<Nonce, QueryFailure> {
         let reservation_chain = chain_of(&self.chains, lane).map_err(QueryFailure::Refused)?;
         let chain = &*reservation_chain.chain;
-        let first = self.select_nonce(self.account_nonces(chain, lane, Quorum::One).await?.first);
+        let nonces = self.account_nonces(chain, lane, Quorum::One).await?;
+        let first = self.query.next_nonce(nonces.first);
         let next = self.next_nonce(lane).await?;
         let is_new = next == Nonce(0);
         let decreased = before.is_some_and(|before| first < before);
@@ -145,11 +146,11 @@ impl ChainNonceCache {
 
     /// Checks the answers of two endpoints for a lane that already has reservations.
     fn check_jump(&self, nonces: &EndpointNonces, next: Nonce) -> Answer {
-        let first = self.select_nonce(nonces.first);
-        let second = nonces
-            .second
-            .map_or(first, |second| self.select_nonce(second));
-        let (agreed, highest) = (first.min(second), first.max(second));
+        let agreed = self.query.next_nonce(nonces.confirmed());
+        let highest = self.query.next_nonce(nonces.highest());
+        if nonces.third.is_some() && agreed <= next {
+            return Ok(agreed); // two others contradict the one that reports more
+        }
         let jump = next.until(highest);
         if jump == 0 {
             return Ok(highest);
@@ -184,13 +185,6 @@ impl ChainNonceCache {
     async fn next_nonce(&self, lane: LaneKey) -> Result<Nonce, QueryFailure> {
         let reservations = self.scheme.list_reservations(lane).await;
         Ok(reservations.map_err(QueryFailure::Refused)?.next_nonce)
-    }
-
-    fn select_nonce(&self, nonces: AccountNonces) -> Nonce {
-        match self.query {
-            ChainQuery::Pending => nonces.pending.max(nonces.latest),
-            ChainQuery::Latest | ChainQuery::Off => nonces.latest,
-        }
     }
 }
 

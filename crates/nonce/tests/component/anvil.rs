@@ -110,11 +110,7 @@ impl Chain for Node {
             latest: Nonce(self.0.nonce_of(account)),
             pending: Nonce(self.0.pending_nonce_of(account)),
         };
-        Ok(EndpointNonces {
-            first,
-            second: None,
-            agreement: Agreement::Quorum,
-        })
+        Ok(EndpointNonces::new(first, None, Agreement::Quorum))
     }
 
     async fn account_balance(

@@ -122,6 +122,16 @@ async fn foreign_nonces_are_skipped_if_two_endpoints_agree() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn jump_that_two_endpoints_contradict_is_ignored() {
+    let (chain, component) = fixture(immediate_settings(nonce::Mode::Basic));
+    assert_eq!(reserve(&component).await, Ok(0));
+    chain.set_start_nonce(lane(1).signer, 300);
+    chain.set_second_endpoint(1, 1);
+    chain.set_third_endpoint(0, 0);
+    assert_eq!(reserve(&component).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn jump_above_max_chain_jump_is_refused_with_reason() {
     let (chain, component) = fixture(immediate_settings(nonce::Mode::Basic));
     assert_eq!(reserve(&component).await, Ok(0));

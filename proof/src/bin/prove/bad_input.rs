@@ -214,7 +214,7 @@ fn bodies(signer: &str) -> Vec<Bad> {
         bad(
             "gas below intrinsic",
             payload("gas", json!("20999")),
-            400,
+            422,
             "gas",
         ),
         bad("gas is a number", payload("gas", json!(21000)), 400, "gas"),
@@ -250,7 +250,13 @@ fn bodies(signer: &str) -> Vec<Bad> {
             400,
             "gasPrice",
         ),
-        bad("unknown type", payload("type", json!("0x9")), 400, "type"),
+        bad(
+            "unsupported type",
+            payload("type", json!("0x3")),
+            422,
+            "type",
+        ),
+        bad("no type", payload("type", json!("third")), 400, "type"),
         bad(
             "neither to nor data",
             with(&["payload"], json!({"value": "1"})),

@@ -214,11 +214,8 @@ impl Chain for MemoryChain {
         query: ChainQuery,
         _witnesses: Quorum,
     ) -> Result<EndpointNonces, ChainError> {
-        Ok(EndpointNonces {
-            first: EndpointView::FIRST.account_nonces(&self.lock(), account, query),
-            second: None,
-            agreement: Agreement::Quorum,
-        })
+        let only = EndpointView::FIRST.account_nonces(&self.lock(), account, query);
+        Ok(EndpointNonces::new(only, None, Agreement::Quorum))
     }
 
     async fn account_balance(

@@ -191,11 +191,6 @@ impl RemoteChain {
         Err(last)
     }
 
-    /// The best endpoint besides this one.
-    fn second_endpoint(&self, first: usize) -> Option<usize> {
-        self.endpoint_order().into_iter().find(|at| *at != first)
-    }
-
     fn record_balance(&self, account: Address, answer: Option<AccountBalance>) {
         if let Some(node) = &self.owner {
             self.chain.record(|| WorldEvent::BalanceQueried {
@@ -346,7 +341,11 @@ impl Chain for RemoteChain {
             endpoint_view.account_nonces(ledger, account, query)
         };
         let (at, first) = self.read(query).await?;
-        let (second, agreement) = match (quorum, self.second_endpoint(at)) {
+        let mut others = self
+            .endpoint_order()
+            .into_iter()
+            .filter(|other| *other != at);
+        let (second, agreement) = match (quorum, others.next()) {
             (_, None) => (None, Agreement::Quorum),
             (Quorum::One, Some(_)) => (None, Agreement::One),
             (Quorum::Two, Some(other)) => match self.call_endpoint(other, query).await {
@@ -356,11 +355,11 @@ impl Chain for RemoteChain {
                 Err(error) => return Err(error),
             },
         };
-        Ok(EndpointNonces {
-            first,
-            second,
-            agreement,
-        })
+        let mut nonces = EndpointNonces::new(first, second, agreement);
+        if let Some(third) = others.next().filter(|_| nonces.is_contradictory()) {
+            nonces.third = self.call_endpoint(third, query).await.ok();
+        }
+        Ok(nonces)
     }
 
     async fn account_balance(

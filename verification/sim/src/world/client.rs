@@ -249,7 +249,10 @@ fn is_worth_repeating(refusal: &Refusal) -> bool {
         | Refusal::NotKeeper(_)
         | Refusal::ChainUnavailable(_)
         | Refusal::Underfunded(_)
-        | Refusal::Unexecutable(_)
+        | Refusal::GasAboveLimit(_)
+        | Refusal::GasTooLow(_)
+        | Refusal::FeeBelowFloor(_)
+        | Refusal::TypeNotSupported(_)
         | Refusal::StoreUnavailable(_)
         | Refusal::OutcomeUnknown
         | Refusal::Halted(_)

@@ -4,7 +4,9 @@ use domain::{Address, ChainId, TxType, U256};
 
 use super::*;
 use crate::parse::parse_batch;
-use crate::problem::ProblemKind::{InvalidField, InvalidHeader, InvalidJson};
+use crate::problem::ProblemKind::{
+    GasAboveLimit, GasTooLow, InvalidField, InvalidHeader, InvalidJson, TypeNotSupported,
+};
 
 #[test]
 fn full_request_is_parsed() {
@@ -243,9 +245,6 @@ const BAD_PAYLOADS: &str = r#"
     "data":"0x0x00" => `payload.data` must have hex digits only
     "data":17 => `payload.data` must be a string
     "gas":21000 => `payload.gas` must be a string
-    "gas":"20999" => `payload.gas` is 20999, but this payload costs at least 21000
-    "gas":"21000","data":"0x01" => `payload.gas` is 21000
-    "gas":"1099511627777" => `payload.gas` is 1099511627777, but at most
     "gas":"0x10000000000000000" => `payload.gas` is too large
     "maxFeePerGas":"a" => `payload.maxFeePerGas` must be
     "maxPriorityFeePerGas":1 => `payload.maxPriorityFeePerGas` must be
@@ -255,18 +254,63 @@ const BAD_PAYLOADS: &str = r#"
     "gasPrice":"1","maxPriorityFeePerGas":"1" => `payload.gasPrice` cannot be combined with
     "type":"0x0","maxFeePerGas":"1" => `payload.type` "0x0" cannot be combined with
     "type":2,"gasPrice":"1" => `payload.type` "0x2" cannot be combined with
-    "type":"0x1" => `payload.type` is not supported: use "0x2"
-    "type":3 => `payload.type` is not supported
+    "type":"0x80" => `payload.type` is not supported
+    "type":"1" => `payload.type` is not supported
     "type":"legacy" => `payload.type` is not supported
     "type":true => `payload.type` is not supported
 "#;
+
+#[test]
+fn what_no_chain_executes_has_the_problem_of_its_own_kind() {
+    let cases = [
+        (
+            r#""gas":"20999""#,
+            GasTooLow,
+            "but this payload costs at least 21000",
+        ),
+        (
+            r#""gas":"21000","data":"0x01""#,
+            GasTooLow,
+            "`payload.gas` is 21000",
+        ),
+        (
+            r#""gas":"1099511627777""#,
+            GasAboveLimit,
+            "`payload.gas` is 1099511627777, but at most",
+        ),
+        (
+            r#""type":"0x1""#,
+            TypeNotSupported,
+            "`payload.type` is not supported: use \"0x2\"",
+        ),
+        (
+            r#""type":3"#,
+            TypeNotSupported,
+            "`payload.type` is not supported",
+        ),
+        (
+            r#""type":127"#,
+            TypeNotSupported,
+            "`payload.type` is not supported",
+        ),
+    ];
+    for (fields, kind, mention) in cases {
+        let body = body_with_payload(&format!(r#""to":"{TO}",{fields}"#));
+        assert_refused(
+            parse_new_tx(body.as_bytes(), CONTEXT),
+            kind,
+            mention,
+            fields,
+        );
+    }
+}
 
 #[test]
 fn equal_payloads_have_equal_fingerprints() {
     let upper = format!("0x{}", TO[2..].to_uppercase());
     let checked = TO.parse::<Address>().unwrap().to_string();
     let base = payload(&format!(
-        r#""to":"{TO}","value":"1","gas":"0x5208","type":2"#
+        r#""to":"{TO}","value":"1","gas":"0x5208","type":"0x02""#
     ));
     for fields in [
         format!(r#""to":"{upper}","value":"0x1","gas":"21000","type":"0x2""#),

@@ -271,11 +271,11 @@ fn jump_that_no_second_endpoint_confirms_halts_the_lane() {
     world.deliver_all();
     // One endpoint alone, where there are two: the other is queried, and a dead one does not agree.
     for agreement in [Agreement::Living, Agreement::One] {
-        world.input(answered(EndpointNonces {
-            first: report_nonces(3),
-            second: None,
+        world.input(answered(EndpointNonces::new(
+            report_nonces(3),
+            None,
             agreement,
-        }));
+        )));
         world.commit();
         assert_eq!(world.lane.next_nonce(), Nonce(1));
     }
@@ -286,11 +286,11 @@ fn jump_that_no_second_endpoint_confirms_halts_the_lane() {
             .any(|job| matches!(job, Job::QueryNonces(_)))
     );
     for (second, moved) in [(1, Nonce(1)), (3, Nonce(3))] {
-        world.input(answered(EndpointNonces {
-            first: report_nonces(3),
-            second: Some(report_nonces(second)),
-            agreement: Agreement::Quorum,
-        }));
+        world.input(answered(EndpointNonces::new(
+            report_nonces(3),
+            Some(report_nonces(second)),
+            Agreement::Quorum,
+        )));
         assert_eq!(world.lane.next_nonce(), moved);
         let why = world.lane.waiting_for();
         assert_eq!(why.is_some_and(|why| why.contains("second")), second == 1);

@@ -87,11 +87,7 @@ fn living_endpoint_fills_a_gap_while_the_other_one_is_dead() {
             world.commit();
             let nonces = world.chain.nonces();
             world.jobs.retain(|job| !matches!(job, Job::QueryNonces(_)));
-            world.input(answered(EndpointNonces {
-                first: nonces,
-                second: None,
-                agreement,
-            }));
+            world.input(answered(EndpointNonces::new(nonces, None, agreement)));
             world.commit();
         }
         assert_eq!(world.store.holder(Nonce(0)).is_some(), is_filled);

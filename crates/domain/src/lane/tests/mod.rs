@@ -6,6 +6,7 @@
 
 mod allocation;
 mod chain;
+mod claims;
 mod credibility;
 mod cursor;
 mod fee_raises;

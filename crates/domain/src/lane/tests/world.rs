@@ -554,11 +554,7 @@ impl World {
 
 /// All endpoints report this.
 pub(super) fn agreed(first: AccountNonces) -> Input {
-    answered(EndpointNonces {
-        first,
-        second: None,
-        agreement: Agreement::Quorum,
-    })
+    answered(EndpointNonces::new(first, Some(first), Agreement::Quorum))
 }
 
 /// Some endpoints report this.

@@ -42,6 +42,7 @@ const ENGINE: ReachedBy = ReachedBy::Test("crates/engine/tests/node/metrics.rs")
 const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee.rs");
 const TIMELINE: ReachedBy = ReachedBy::Test("crates/engine/src/timeline.rs");
 const COMPONENT: ReachedBy = ReachedBy::Test("crates/nonce/tests/component/metrics.rs");
+const CONNECTIONS: ReachedBy = ReachedBy::Test("crates/api/src/connection_limits.rs");
 const LOCK: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/lock.rs");
 const GAPS: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/gaps.rs");
 const BLOCKS: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/block_recovery.rs");
@@ -62,6 +63,7 @@ pub(super) const METRICS: &[Metric] = {
         metric("lanekeeper_gate_commit_seconds", Histogram, &[], OneNode),
         metric("lanekeeper_gate_commits_total", Counter, &["kind"], OneNode),
         metric("lanekeeper_gate_txs_total", Counter, &[], OneNode),
+        metric("lanekeeper_http_connections_refused_total", Counter, &[], CONNECTIONS),
         metric("lanekeeper_http_request_seconds", Histogram, &["route"], OneNode),
         metric("lanekeeper_http_requests_total", Counter, &["route", "method", "status"], OneNode),
         metric("lanekeeper_inbox_depth", Gauge, &[], OneNode),

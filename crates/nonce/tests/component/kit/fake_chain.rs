@@ -31,6 +31,8 @@ struct State {
     start_nonces: BTreeMap<Address, u64>,
     /// The answer of a second endpoint, if there is one.
     second: Option<AccountNonces>,
+    /// The answer of a third endpoint, which is queried when the others contradict each other.
+    third: Option<AccountNonces>,
     is_unreachable: bool,
     /// Number of queries for account nonces.
     nonce_queries: usize,
@@ -51,6 +53,7 @@ impl FakeChain {
                 pool: BTreeMap::new(),
                 start_nonces: BTreeMap::new(),
                 second: None,
+                third: None,
                 is_unreachable: false,
                 nonce_queries: 0,
                 branch: 0,
@@ -104,6 +107,14 @@ impl FakeChain {
     /// Adds a second endpoint with these nonces for every account.
     pub(crate) fn set_second_endpoint(&self, latest: u64, pending: u64) {
         self.lock().second = Some(AccountNonces {
+            latest: Nonce(latest),
+            pending: Nonce(pending),
+        });
+    }
+
+    /// Adds a third endpoint with these nonces for every account.
+    pub(crate) fn set_third_endpoint(&self, latest: u64, pending: u64) {
+        self.lock().third = Some(AccountNonces {
             latest: Nonce(latest),
             pending: Nonce(pending),
         });
@@ -271,13 +282,15 @@ impl Chain for FakeChain {
         self.lock().nonce_queries += 1;
         self.latch.wait_until_open().await;
         let state = self.lock_if_reachable()?;
+        let agreement = match state.second.is_none() || quorum == Quorum::Two {
+            true => Agreement::Quorum,
+            false => Agreement::One,
+        };
+        let second = state.second.filter(|_| quorum == Quorum::Two);
+        let nonces = EndpointNonces::new(state.account_nonces(account), second, agreement);
         Ok(EndpointNonces {
-            first: state.account_nonces(account),
-            second: state.second.filter(|_| quorum == Quorum::Two),
-            agreement: match state.second.is_none() || quorum == Quorum::Two {
-                true => Agreement::Quorum,
-                false => Agreement::One,
-            },
+            third: state.third.filter(|_| nonces.is_contradictory()),
+            ..nonces
         })
     }
 

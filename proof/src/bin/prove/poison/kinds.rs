@@ -15,11 +15,14 @@ const GWEI: u128 = 1_000_000_000;
 /// `PUSH1 0, PUSH1 0, REVERT`.
 const REVERTS: &str = "0x60006000fd";
 
-/// The problems that may refuse a payload: it does not fit the chain, or breaks a rule of the API.
-const UNEXECUTABLE: &[&str] = &["unexecutable", "invalid-payload", "invalid-field"];
-const UNPAYABLE: &[&str] = &["underfunded", "unexecutable", "invalid-payload"];
+/// The problems that may refuse a payload.
+const GAS_ABOVE_LIMIT: &[&str] = &["gas-above-limit"];
+const GAS_TOO_LOW: &[&str] = &["gas-too-low"];
+const FEE_BELOW_FLOOR: &[&str] = &["fee-below-floor"];
+const TYPE_NOT_SUPPORTED: &[&str] = &["type-not-supported"];
+const UNPAYABLE: &[&str] = &["underfunded", "invalid-payload"];
 const MALFORMED: &[&str] = &["invalid-field", "invalid-payload"];
-const FAILING: &[&str] = &["call-reverts", "unexecutable", "invalid-payload"];
+const FAILING: &[&str] = &["call-reverts", "invalid-payload"];
 
 /// The chain as the poison sees it.
 pub(crate) struct ChainFacts {
@@ -55,7 +58,7 @@ pub(crate) fn kinds(chain: &ChainFacts) -> Vec<Poison> {
     kinds.extend(money(chain));
     kinds.extend(execution());
     kinds.extend(sizes());
-    kinds.extend(forms(chain));
+    kinds.extend(forms());
     kinds
 }
 
@@ -96,28 +99,28 @@ fn gas(chain: &ChainFacts) -> Vec<Poison> {
     };
     let above_block = gas(chain.block_gas_limit.saturating_add(1));
     vec![
-        Poison::new("gas above the block's limit", UNEXECUTABLE, above_block),
-        Poison::new("gas of 2^64 - 1", UNEXECUTABLE, gas(u64::MAX)),
+        Poison::new("gas above the block's limit", GAS_ABOVE_LIMIT, above_block),
+        Poison::new("gas of 2^64 - 1", GAS_ABOVE_LIMIT, gas(u64::MAX)),
         Poison::new(
             "gas above the limit per transaction",
-            UNEXECUTABLE,
+            GAS_ABOVE_LIMIT,
             gas(TX_GAS_CAP + 1),
         ),
-        Poison::new("gas below 21,000", UNEXECUTABLE, gas(20_999)),
+        Poison::new("gas below 21,000", GAS_TOO_LOW, gas(20_999)),
         Poison::new(
             "gas that does not cover the data",
-            UNEXECUTABLE,
+            GAS_TOO_LOW,
             data(1_000, 21_000),
         ),
         // 37,000 by the rules of Istanbul, 61,000 by the floor of EIP-7623.
         Poison::new(
             "gas below the floor of EIP-7623",
-            UNEXECUTABLE,
+            GAS_TOO_LOW,
             data(1_000, 40_000),
         ),
         Poison::new(
             "gas that does not cover a creation",
-            UNEXECUTABLE,
+            GAS_TOO_LOW,
             creation(&bytes(0xff, 100), "54000"),
         ),
     ]
@@ -125,14 +128,19 @@ fn gas(chain: &ChainFacts) -> Vec<Poison> {
 
 fn fees(chain: &ChainFacts) -> Vec<Poison> {
     let Some(base_fee) = chain.base_fee else {
-        let eip1559 =
-            |fields| Poison::new("EIP-1559 fields without base fee", UNEXECUTABLE, fields);
+        let eip1559 = |fields| {
+            Poison::new(
+                "EIP-1559 fields without base fee",
+                TYPE_NOT_SUPPORTED,
+                fields,
+            )
+        };
         let fields = json!({"maxFeePerGas": "2000000000", "maxPriorityFeePerGas": "1000000000"});
         return vec![
             eip1559(payment(fields)),
             Poison::new(
                 "type 2 without base fee",
-                UNEXECUTABLE,
+                TYPE_NOT_SUPPORTED,
                 payment(json!({"type": "0x2"})),
             ),
         ];
@@ -145,13 +153,17 @@ fn fees(chain: &ChainFacts) -> Vec<Poison> {
     });
     let half = (base_fee / 2).max(1);
     vec![
-        Poison::new("fee limit of 1 wei", UNEXECUTABLE, limit(1)),
+        Poison::new("fee limit of 1 wei", FEE_BELOW_FLOOR, limit(1)),
         Poison::new(
             "gas price of 1 wei",
-            UNEXECUTABLE,
+            FEE_BELOW_FLOOR,
             payment(json!({"gasPrice": "1"})),
         ),
-        Poison::new("fee limit of half the base fee", UNEXECUTABLE, limit(half)),
+        Poison::new(
+            "fee limit of half the base fee",
+            FEE_BELOW_FLOOR,
+            limit(half),
+        ),
         Poison::new("tip above the fee limit", MALFORMED, payment(tip)),
         Poison::new("fee limit of 2^128 - 1", UNPAYABLE, limit(u128::MAX)),
     ]
@@ -215,12 +227,12 @@ fn sizes() -> Vec<Poison> {
         // Some nodes have a higher limit than EIP-3860 by now.
         Poison::new(
             "init code above 49,152 bytes",
-            UNEXECUTABLE,
+            MALFORMED,
             creation(&bytes(0, 49_153), PLENTY_OF_GAS),
         ),
         Poison::new(
             "init code of 120,000 bytes",
-            UNEXECUTABLE,
+            MALFORMED,
             creation(&bytes(0, 120_000), PLENTY_OF_GAS),
         ),
         // Returns 24,577 zero bytes.
@@ -231,21 +243,15 @@ fn sizes() -> Vec<Poison> {
         ),
         Poison::new(
             "data above 128 KiB",
-            UNEXECUTABLE,
+            MALFORMED,
             payment(json!({"data": bytes(0, 140 * 1024), "gas": PLENTY_OF_GAS})),
         ),
     ]
 }
 
-fn forms(chain: &ChainFacts) -> Vec<Poison> {
+fn forms() -> Vec<Poison> {
     let typed = |number: u8| payment(json!({"type": format!("{number:#x}")}));
-    let mut types = vec![typed(1), typed(3), typed(4), typed(0x7f)];
-    if chain.base_fee.is_some() {
-        types.push(payment(
-            json!({"type": "0x0", "maxFeePerGas": "2000000000"}),
-        ));
-        types.push(payment(json!({"type": "0x2", "gasPrice": "2000000000"})));
-    }
+    let types = vec![typed(1), typed(3), typed(4), typed(0x7f)];
     let junk = [
         json!({"to": "0x1234"}),
         json!({"to": "0xZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZ"}),
@@ -259,13 +265,15 @@ fn forms(chain: &ChainFacts) -> Vec<Poison> {
         json!({"nonce": 7}),
         json!({"chainId": 1}),
         json!({"maxFeePerGas": "0x"}),
+        json!({"type": "0x0", "maxFeePerGas": "2000000000"}),
+        json!({"type": "0x2", "gasPrice": "2000000000"}),
         json!({"to": null, "data": null}),
     ];
     vec![
         Poison {
             name: "type that is not supported",
             payloads: types,
-            refusals: MALFORMED,
+            refusals: TYPE_NOT_SUPPORTED,
         },
         Poison {
             name: "malformed fields",
