@@ -65,6 +65,9 @@ struct WorldKind {
     /// Also accounts that run short of money, where requests are refused that they cannot pay for.
     #[arg(long, conflicts_with = "calm")]
     scarce: bool,
+    /// Also poisoned requests, endpoints that hang by method or report wrong fees, and floods of repeats and readers.
+    #[arg(long, requires = "busy")]
+    hostile: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -97,8 +100,9 @@ impl WorldKind {
             accept_loss,
             busy,
             scarce,
+            hostile,
         } = *self;
-        if !(stormy || calm || deep_forks || lossy || busy || scarce) {
+        if !(stormy || calm || deep_forks || lossy || busy || scarce || hostile) {
             return Options::mixed(seed);
         }
         Options {
@@ -108,6 +112,7 @@ impl WorldKind {
             accept_loss,
             busy,
             scarce,
+            hostile,
             ..Options::default()
         }
     }
@@ -168,6 +173,7 @@ fn search(arguments: Arguments, changes: Changes) -> bool {
     };
     let tally = search.run();
     eprintln!("{tally}");
+    eprintln!("worlds in which each happened: {}", tally.fired_in_words());
     if arguments.json {
         print_json(from, &tally);
     }
@@ -179,7 +185,8 @@ fn print_json(from: u64, tally: &Tally) {
     println!(
         "{{\"from\":{from},\"seeds\":{},\"failed\":{:?},\"events\":{},\"simulatedHours\":{:.1},\
          \"cpuSeconds\":{:.1},\"wallSeconds\":{:.1},\"simulatedHoursPerCpuMinute\":{:.1},\
-         \"eventsPerCpuSecond\":{:.0},\"longestHealingSeconds\":{},\"longestHealingOfBoundPercent\":{:.0}}}",
+         \"eventsPerCpuSecond\":{:.0},\"longestHealingSeconds\":{},\"longestHealingOfBoundPercent\":{:.0},\
+         \"fired\":{:?}}}",
         tally.seeds,
         tally.failed,
         tally.events,
@@ -190,6 +197,7 @@ fn print_json(from: u64, tally: &Tally) {
         tally.events_per_second(),
         tally.healing_max.as_secs(),
         tally.healing_share_max * 100.0,
+        tally.fired, // a map of names prints as a JSON object
     );
 }
 

@@ -20,7 +20,7 @@ pub fn regressions() -> Vec<Regression> {
     REGRESSIONS.lines().filter_map(parse).collect()
 }
 
-/// `SEED [--calm] [--deep-forks] [--lossy] [--accept-loss] [--busy] [--scarce] why`. A comment begins with `#`.
+/// `SEED [--calm] [--deep-forks] [--lossy] [--accept-loss] [--busy] [--scarce] [--hostile] why`. A comment begins with `#`.
 fn parse(line: &str) -> Option<Regression> {
     let mut words = line.split_whitespace();
     let seed = words.next()?.parse().ok()?;
@@ -39,6 +39,7 @@ pub(crate) fn kind_of<'a>(words: impl Iterator<Item = &'a str>) -> Options {
             "--accept-loss" => options.accept_loss = true,
             "--busy" => options.busy = true,
             "--scarce" => options.scarce = true,
+            "--hostile" => options.hostile = true,
             _ => {}
         }
     }
