@@ -176,11 +176,14 @@ impl Cluster {
             alive: Vec::new(),
         };
         for (node, seen) in &*lock(&self.nodes) {
-            if node == me || seen.member.draining {
-                continue; // a draining node releases its lanes by itself
-            } else if seen.stalled_for >= lease {
+            if node == me {
+                continue;
+            }
+            let has_moved = seen.has_moved && now.since(seen.moved_at) < lease;
+            if seen.stalled_for >= lease {
+                // Also one that drains: it may have ended before it released a lane.
                 observations.silent.push(seen.member.incarnation);
-            } else if seen.has_moved && now.since(seen.moved_at) < lease {
+            } else if has_moved && !seen.member.draining {
                 observations.alive.push(seen.member.incarnation);
             }
         }
@@ -334,6 +337,26 @@ mod tests {
             only_the_old_incarnation,
             "a new incarnation starts afresh, and the old one is past"
         );
+    }
+
+    #[test]
+    fn node_that_ended_while_it_drained_is_silent_too() {
+        let cluster = Cluster::default();
+        let drains = |heartbeats| Member {
+            draining: true,
+            ..member("b", 2, heartbeats)
+        };
+        let observe = |heartbeats, seconds| {
+            let (sent, now) = (at(seconds), at(seconds));
+            cluster.observe_members(vec![drains(heartbeats)], sent, now, OBSERVATION_MAX);
+            cluster.observations(&name("a"), LEASE, now)
+        };
+        observe(1, 0);
+        let leaves_by_itself = Observations::default();
+        assert_eq!(observe(2, 3), leaves_by_itself, "no claim on its lanes");
+        assert_eq!(observe(2, 9), leaves_by_itself);
+        let b = vec![Incarnation(Uuid::from_u128(2))];
+        assert_eq!(observe(2, 15).silent, b);
     }
 
     #[test]

@@ -68,6 +68,9 @@ struct WorldKind {
     /// Also lanes that end a tx which blocks them for too long.
     #[arg(long)]
     impatient: bool,
+    /// Also poisoned requests, endpoints that hang by method or report wrong fees, and floods of repeats and readers.
+    #[arg(long, requires = "busy")]
+    hostile: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,8 +104,9 @@ impl WorldKind {
             busy,
             scarce,
             impatient,
+            hostile,
         } = *self;
-        if !(stormy || calm || deep_forks || lossy || busy || scarce || impatient) {
+        if !(stormy || calm || deep_forks || lossy || busy || scarce || impatient || hostile) {
             return Options::mixed(seed);
         }
         Options {
@@ -113,6 +117,7 @@ impl WorldKind {
             busy,
             scarce,
             impatient,
+            hostile,
             ..Options::default()
         }
     }
@@ -173,6 +178,7 @@ fn search(arguments: Arguments, changes: Changes) -> bool {
     };
     let tally = search.run();
     eprintln!("{tally}");
+    eprintln!("worlds in which each happened: {}", tally.fired_in_words());
     if arguments.json {
         print_json(from, &tally);
     }
@@ -184,7 +190,8 @@ fn print_json(from: u64, tally: &Tally) {
     println!(
         "{{\"from\":{from},\"seeds\":{},\"failed\":{:?},\"events\":{},\"simulatedHours\":{:.1},\
          \"cpuSeconds\":{:.1},\"wallSeconds\":{:.1},\"simulatedHoursPerCpuMinute\":{:.1},\
-         \"eventsPerCpuSecond\":{:.0},\"longestHealingSeconds\":{},\"longestHealingOfBoundPercent\":{:.0}}}",
+         \"eventsPerCpuSecond\":{:.0},\"longestHealingSeconds\":{},\"longestHealingOfBoundPercent\":{:.0},\
+         \"fired\":{:?}}}",
         tally.seeds,
         tally.failed,
         tally.events,
@@ -195,6 +202,7 @@ fn print_json(from: u64, tally: &Tally) {
         tally.events_per_second(),
         tally.healing_max.as_secs(),
         tally.healing_share_max * 100.0,
+        tally.fired, // a map of names prints as a JSON object
     );
 }
 

@@ -139,6 +139,23 @@ mutations! {
     /// The lane row's cost of open txs lacks those that wait in the store. Breaks: a request is accepted only if the
     /// account can pay for it.
     ForgetCostOfWaitingTxs,
+    /// A request is compared with the whole balance, whatever open txs can cost. Breaks: a request is accepted only if the
+    /// account can pay for it.
+    IgnoreOpenCost,
+    /// A head without a base fee turns an envelope into a legacy one at the node's price, whatever its request allows.
+    /// Breaks: nothing overpays.
+    SignAboveRequestLimit,
+    /// A configured cap of fees does not limit what is quoted. Breaks: nothing overpays.
+    IgnoreFeeCap,
+    /// A repeated request is a conflict like any other: its lane is read again. Breaks: a lane stays open.
+    RepeatClosesLane,
+    /// A payload that every node rejects for good keeps its nonce. Breaks: no lane is wedged.
+    KeepRejectedPayload,
+    /// The reads of customers take the connections of the engine. Breaks: one bad reader slows no other.
+    ReadersShareConnections,
+    /// A release ends the lease of its node whatever grant it names: also that of a lane acquired again since. Breaks: a
+    /// deposed keeper sends nothing.
+    ReleaseIgnoresGrant,
 }
 
 /// Whether this build contains the bugs in `domain` and `engine`: the patches change it in their copy.

@@ -4,6 +4,7 @@
 //! meanwhile. That is how a commit succeeds whose answer is lost.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ pub enum NoAnswer {
 pub struct Link {
     rng: Rng,
     faults: Arc<Mutex<LinkFaults>>,
+    has_failed: Arc<AtomicBool>,
 }
 
 /// The timeout of a caller whose answer is lost.
@@ -94,7 +96,14 @@ impl Link {
         Self {
             rng,
             faults: Arc::new(Mutex::new(faults)),
+            has_failed: Arc::default(),
         }
+    }
+
+    /// Whether a call over it had no answer.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// Changes the fault rates, from the next call on.
@@ -199,6 +208,7 @@ impl Link {
         ];
         for (chance, delivery) in deliveries {
             if draw < chance {
+                self.has_failed.store(true, Ordering::Relaxed);
                 return delivery;
             }
             draw -= chance;
@@ -213,7 +223,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     use engine::tasks::Tasks;
 

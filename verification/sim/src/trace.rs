@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::checkers::Checker;
 use crate::event::WorldEvent;
+use crate::world::{Feature, FeatureSet};
 
 /// The trace of one world. Clones are the same trace.
 #[derive(Clone)]
@@ -26,6 +27,8 @@ struct TraceLog {
     silent: bool,
     checkers: Vec<Box<dyn Checker>>,
     violations: Vec<String>,
+    /// The faults and workloads that have happened.
+    fired: FeatureSet,
 }
 
 /// A run with more violations is broken anyway; the rest adds no information.
@@ -44,6 +47,7 @@ impl Trace {
             silent: false,
             checkers,
             violations: Vec::new(),
+            fired: FeatureSet::default(),
         };
         Self {
             log: Arc::new(Mutex::new(log)),
@@ -85,6 +89,18 @@ impl Trace {
         if !log.silent {
             log.write(text);
         }
+    }
+
+    /// Records that a fault or a workload has happened: a world that only plans it shows nothing.
+    pub fn fire(&self, feature: Feature) {
+        let mut log = self.lock();
+        log.fired = log.fired.with(feature);
+    }
+
+    /// The faults and workloads that have happened.
+    #[must_use]
+    pub fn fired(&self) -> FeatureSet {
+        self.lock().fired
     }
 
     /// Records a violation that the world itself found: "promise: what broke it".

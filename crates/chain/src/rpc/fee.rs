@@ -235,7 +235,7 @@ impl FeeState {
     /// Whether a base fee can follow from the newest plausible one, which it then replaces.
     fn record_plausible(&mut self, number: u64, reported: Option<u128>) -> bool {
         let Some(reported) = reported else {
-            return true; // the price is checked like a tip
+            return self.plausible.is_none(); // a chain that has a base fee does not lose it
         };
         let is_plausible = self.plausible.is_none_or(|(from, before)| {
             reported <= plausible_base_fee(before, number.saturating_sub(from))
@@ -457,6 +457,22 @@ mod tests {
             next(&mut state, number, 5);
         }
         assert_eq!(state.heads.len(), FEE_HEADS_MAX);
+    }
+
+    #[test]
+    fn missing_base_fee_is_plausible_only_where_no_block_has_one() {
+        let without = |number| Block {
+            base_fee_per_gas: None,
+            ..block_at(number, 0)
+        };
+        let mut legacy = FeeState::default();
+        assert!(legacy.record_head(&without(1)).is_plausible);
+        assert!(legacy.record_head(&without(2)).is_plausible);
+        let mut state = FeeState::default();
+        assert!(state.record_head(&block_at(1, 100)).is_plausible);
+        let lie = state.record_head(&without(2));
+        assert!(!lie.is_plausible, "its price does not raise the cap");
+        assert!(state.record_head(&block_at(3, 110)).is_plausible);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use alloy_primitives::U256;
 
-use crate::{AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, TxState};
+use crate::{Attempt, AttemptKind, EventKind, Fees, Nonce, Payload, SubState, Timestamp, TxState};
 
 use super::slots::Slot;
 use super::{Effect, Lane, ResubmitPolicy, StepContext};
@@ -168,15 +168,20 @@ impl Lane {
         Some(most.min(self.rules.fee.cap_at(view.fee)).min(sane))
     }
 
+    /// Fees that nodes accept as a replacement of all attempts so far. Where no limit allows that much, a no-op replaces
+    /// the no-ops before it alone: nodes refuse the payload for good, so that it holds no place.
     pub(super) fn replacement_fees(&self, slot: &Slot, percent: u128, cap: u128) -> Option<Fees> {
         let view = self.chain.view.as_ref()?;
-        let offered = slot.attempts().iter().map(|attempt| attempt.fees);
-        let mut highest = offered.max_by_key(Fees::max_per_gas)?;
-        if self.rules.fee.legacy {
-            // The chain refuses what an attempt of before the rule offered, and would refuse its like for ever.
-            highest = highest.into_legacy();
-        }
-        highest.bump(percent, view.fee, cap)
+        let above = |replaces: fn(&Attempt) -> bool| {
+            let attempts = slot.attempts().iter().filter(|one| replaces(one));
+            let mut highest = attempts.map(|one| one.fees).max_by_key(Fees::max_per_gas)?;
+            if self.rules.fee.legacy {
+                // The chain refuses what an attempt of before the rule offered, and would refuse its like for ever.
+                highest = highest.into_legacy();
+            }
+            highest.bump(percent, view.fee, cap)
+        };
+        above(|_| true).or_else(|| above(|one| one.kind == AttemptKind::Cancel))
     }
 }
 

@@ -30,6 +30,7 @@ mod throughput;
 mod torture;
 mod tracking;
 mod web_pages;
+mod worlds;
 
 use std::process::ExitCode;
 
@@ -91,6 +92,9 @@ const PROOFS: &[(&str, Proof)] = &[
     ("14-1-poison", |report| Box::pin(poison::prove(report))),
     ("14-2-endpoints", |report| {
         Box::pin(endpoints::prove(report))
+    }),
+    ("14-6-worlds", |report| {
+        Box::pin(async { worlds::prove(report) })
     }),
     ("14-7-web-pages", |report| {
         Box::pin(web_pages::prove(report))

@@ -1,6 +1,7 @@
 //! How a test or a world controls the chain: blocks, reorgs, prices, mempools, and foreign transactions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::U256;
 use domain::{
@@ -8,7 +9,8 @@ use domain::{
 };
 use uuid::Uuid;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Method};
+use super::false_fees::FeeReport;
 use super::ledger::Ledger;
 use super::{ChainTx, MemoryChain, envelope};
 use crate::event::WorldEvent;
@@ -100,6 +102,23 @@ impl MemoryChain {
     pub fn set_hangs_on_sends(&self, endpoint: usize, hangs: bool) {
         self.lock().endpoints[endpoint].hangs_on_sends = hangs;
         self.record_setting(|| format!("endpoint {endpoint} hangs on sends: {hangs}"));
+    }
+
+    /// Makes an endpoint never answer calls of one kind, or answer all again.
+    pub fn set_hung_method(&self, endpoint: usize, method: Option<Method>) {
+        self.lock().endpoints[endpoint].hung_method = method;
+        self.record_setting(|| format!("endpoint {endpoint} hangs on {method:?}"));
+    }
+
+    /// What an endpoint reports as fees from now on.
+    pub fn set_fee_report(&self, endpoint: usize, report: FeeReport) {
+        self.lock().endpoints[endpoint].fee_report = report;
+        self.record_setting(|| format!("endpoint {endpoint} reports fees: {report:?}"));
+    }
+
+    /// How long an endpoint needs to show why a transaction reverted.
+    pub fn set_reason_delay(&self, delay: Duration) {
+        self.lock().reason_delay = delay;
     }
 
     /// Whether all endpoints reject [`super::SOMETIMES_REJECTED`] call data from now on.

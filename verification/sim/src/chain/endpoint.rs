@@ -7,7 +7,8 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 use domain::SendOutcome;
 
-use super::ledger::{Ledger, cost, intrinsic_gas};
+use super::false_fees::FeeReport;
+use super::ledger::{BLOCK_GAS, Ledger, cost, intrinsic_gas};
 use super::pool::{ChainTx, Place, Pool};
 
 /// Call data with this prefix is rejected by every endpoint, always.
@@ -19,6 +20,44 @@ pub const DISPUTED: [u8; 4] = [0xd1, 0x5b, 0x07, 0xed];
 /// all others.
 pub const SOMETIMES_REJECTED: [u8; 4] = [0x3a, 0x7e, 0x12, 0x1e];
 
+/// The most call data that an endpoint accepts, and the most init code: small, so that it costs little to exceed them.
+pub const DATA_MAX: usize = 4_096;
+pub const INIT_CODE_MAX: usize = 2_048;
+
+/// A kind of call to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Headers, by any tag.
+    Headers,
+    /// Receipts, by block and by hash, and transactions.
+    Receipts,
+    /// The nonces of an account.
+    Nonces,
+    /// The balance of an account.
+    Balance,
+    /// Blocks and states of the past, in search of a nonce's consumer.
+    Consumer,
+    /// Tips and gas prices.
+    Fees,
+    /// Estimates of gas.
+    Estimates,
+    /// Sends.
+    Sends,
+}
+
+impl Method {
+    /// All that read.
+    pub const READS: [Self; 7] = [
+        Self::Headers,
+        Self::Receipts,
+        Self::Nonces,
+        Self::Balance,
+        Self::Consumer,
+        Self::Fees,
+        Self::Estimates,
+    ];
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Endpoint {
     pub(super) pool: Pool,
@@ -28,6 +67,10 @@ pub(super) struct Endpoint {
     pub(super) is_down: bool,
     /// It answers queries and never a send.
     pub(super) hangs_on_sends: bool,
+    /// It never answers calls of this kind.
+    pub(super) hung_method: Option<Method>,
+    /// It reports these fees.
+    pub(super) fee_report: FeeReport,
     /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
 }
@@ -43,6 +86,18 @@ impl Endpoint {
     }
 }
 
+/// Why no block can ever contain a transaction.
+fn rejected_for_good(tx: &ChainTx) -> Option<&'static str> {
+    let envelope = &tx.envelope;
+    if envelope.data.len() > DATA_MAX {
+        return Some("oversized data");
+    }
+    if envelope.to.is_none() && envelope.data.len() > INIT_CODE_MAX {
+        return Some("max initcode size exceeded");
+    }
+    (envelope.gas > BLOCK_GAS).then_some("exceeds block gas limit")
+}
+
 impl Ledger {
     /// The answer of an endpoint to a transaction, by the newest head that it knows.
     pub(super) fn receive(&mut self, at: usize, tx: Arc<ChainTx>) -> SendOutcome {
@@ -56,6 +111,9 @@ impl Ledger {
         }
         if self.endpoints[at].rejects(&tx, at == 0 && self.endpoints.len() > 1) {
             return SendOutcome::Rejected("transaction type not supported".to_owned());
+        }
+        if let Some(why) = rejected_for_good(&tx) {
+            return SendOutcome::Rejected(why.to_owned());
         }
         let account = self.account(self.head_of(at, 0), envelope.signer);
         if envelope.nonce < account.nonce {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use domain::{ChainId, FeeQuote, Header, Inclusion, Nonce, Payload};
@@ -15,6 +16,9 @@ pub(super) const BALANCE_DEFAULT: U256 =
 
 /// Call data with this prefix reverts.
 pub const REVERTS: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
+
+/// The most gas of one block.
+pub const BLOCK_GAS: u64 = 30_000_000;
 
 const SAFE_DEPTH_DEFAULT: u64 = 2;
 const FINAL_DEPTH_DEFAULT: u64 = 4;
@@ -48,6 +52,8 @@ pub(super) struct Ledger {
     /// How many transactions fit into a block.
     pub(super) block_room: usize,
     pub(super) auto_mine: bool,
+    /// How long an endpoint needs to show why a transaction reverted.
+    pub(super) reason_delay: Duration,
 }
 
 #[derive(Debug)]
@@ -115,6 +121,7 @@ impl Ledger {
             tip: 1_000_000_000,
             block_room: usize::MAX,
             auto_mine: false,
+            reason_delay: Duration::ZERO,
         }
     }
 
@@ -143,7 +150,7 @@ impl Ledger {
         FeeQuote {
             base_fee: Some(self.base_fee),
             tip: self.tip,
-            block_gas_limit: None,
+            block_gas_limit: Some(BLOCK_GAS),
             no_op_gas: None,
             recent_max: None,
         }

@@ -7,6 +7,7 @@ mod control;
 mod endpoint;
 mod endpoint_view;
 mod envelope;
+mod false_fees;
 mod ledger;
 mod pool;
 mod remote;
@@ -28,11 +29,13 @@ use tokio::sync::Notify;
 
 use crate::event::WorldEvent;
 use crate::trace::Trace;
+use crate::world::Feature;
 
 pub use control::{ForeignRoute, ReorgPlacement};
-pub use endpoint::{DISPUTED, REJECTED, SOMETIMES_REJECTED};
+pub use endpoint::{DATA_MAX, DISPUTED, INIT_CODE_MAX, Method, REJECTED, SOMETIMES_REJECTED};
 pub use envelope::{decode, encode, hash};
-pub use ledger::REVERTS;
+pub use false_fees::FeeReport;
+pub use ledger::{BLOCK_GAS, REVERTS};
 pub use pool::ChainTx;
 pub use remote::{RemoteChain, Staleness};
 pub use signer::{MemorySigner, UNSIGNABLE};
@@ -160,6 +163,13 @@ impl MemoryChain {
         }
     }
 
+    /// Records that a fault of the chain has happened.
+    pub(crate) fn fire(&self, feature: Feature) {
+        if let Some(trace) = &self.trace {
+            trace.fire(feature);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,6 +215,10 @@ impl Chain for MemoryChain {
     }
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
+        let delay = self.lock().reason_delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         Ok((!inclusion.succeeded).then(|| "reverted by its call data".to_owned()))
     }
 

@@ -1,8 +1,10 @@
 //! The chain as one node of the cluster reaches it: several endpoints, each over its own link. It behaves like the
 //! adapter for real endpoints: reads fail over, doubtful answers are checked at a second endpoint.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
@@ -11,12 +13,16 @@ use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonc
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
 };
+use tokio::time::Instant;
 
 use super::MemoryChain;
+use super::endpoint::Method;
 use super::endpoint_view::{EndpointView, matching_receipts};
+use super::false_fees::KnownPrices;
 use super::ledger::Ledger;
 use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults, NoAnswer};
+use crate::world::Feature;
 
 /// Stale and refused answers: as behind a load balancer, each read may reach another server. Rates are per
 /// thousand.
@@ -60,7 +66,17 @@ pub struct RemoteChain {
     staleness: Arc<Mutex<Staleness>>,
     /// Sends over these links hang, while queries are answered.
     pub(super) hangs_on_sends: Arc<AtomicBool>,
+    /// When each endpoint last left a call without an answer, if it hangs on a method.
+    unanswered: Arc<Mutex<BTreeMap<usize, Instant>>>,
+    /// What this view's node knows of prices, where an endpoint reports wrong ones; `None` where all are right.
+    pub(super) prices: Option<Arc<Mutex<KnownPrices>>>,
 }
+
+/// How long a read waits for an endpoint while another one is left that answers; how long it waits for the last one;
+/// and how long an endpoint ranks last after that.
+const READ_SHARE: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const COOL_DOWN: Duration = Duration::from_secs(5);
 
 impl RemoteChain {
     /// The first endpoint of `chain`, reached over `link`.
@@ -82,6 +98,17 @@ impl RemoteChain {
             owner: None,
             staleness: Arc::new(Mutex::new(staleness)),
             hangs_on_sends: Arc::default(),
+            unanswered: Arc::default(),
+            prices: None,
+        }
+    }
+
+    /// Fees are compared between endpoints and with those of the blocks before, as the adapter for real endpoints does.
+    #[must_use]
+    pub fn checking_prices(self) -> Self {
+        Self {
+            prices: Some(Arc::default()),
+            ..self
         }
     }
 
@@ -119,6 +146,12 @@ impl RemoteChain {
             .unwrap_or_else(PoisonError::into_inner) = staleness;
     }
 
+    /// Whether a call over one of the links had no answer.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.links.iter().any(Link::has_failed)
+    }
+
     /// Changes the faults of all links.
     pub fn set_links(&self, faults: LinkFaults) {
         self.links.iter().for_each(|link| link.set_faults(faults));
@@ -138,17 +171,44 @@ impl RemoteChain {
         let mut order: Vec<usize> = (0..self.links.len()).collect();
         order.sort_by_key(|at| {
             let endpoint = &ledger.endpoints[*at];
-            (endpoint.is_down, endpoint.lag)
+            (endpoint.is_down, self.is_cooling_down(*at), endpoint.lag)
         });
         order
     }
 
+    fn is_cooling_down(&self, at: usize) -> bool {
+        let unanswered = self.unanswered.lock();
+        let unanswered = unanswered.unwrap_or_else(PoisonError::into_inner);
+        let last = unanswered.get(&at);
+        last.is_some_and(|last| last.elapsed() < COOL_DOWN)
+    }
+
+    /// Waits in vain if the endpoint hangs on this method.
+    async fn wait_if_hung(&self, at: usize, method: Method) -> Result<(), ChainError> {
+        if self.chain.lock().endpoints[at].hung_method != Some(method) {
+            return Ok(());
+        }
+        self.chain.fire(Feature::HungMethods);
+        let others = (0..self.links.len()).filter(|other| *other != at);
+        let has_next = others.into_iter().any(|other| {
+            !self.is_cooling_down(other) && !self.chain.lock().endpoints[other].is_down
+        });
+        let share = if has_next { READ_SHARE } else { READ_TIMEOUT };
+        tokio::time::sleep(share).await;
+        let unanswered = self.unanswered.lock();
+        let mut unanswered = unanswered.unwrap_or_else(PoisonError::into_inner);
+        unanswered.insert(at, Instant::now());
+        Err(unreachable(at, NoAnswer::Lost))
+    }
+
     /// Calls one endpoint.
-    async fn call_endpoint<T: Send + 'static>(
+    pub(super) async fn call_endpoint<T: Send + 'static>(
         &self,
         at: usize,
+        method: Method,
         query: impl FnOnce(EndpointView, &Ledger) -> T + Send + 'static,
     ) -> Result<T, ChainError> {
+        self.wait_if_hung(at, method).await?;
         let (chain, endpoint_view) = (self.chain.clone(), self.endpoint_view(at));
         let query = async move {
             let ledger = chain.lock();
@@ -170,6 +230,9 @@ impl RemoteChain {
         } = self.staleness();
         let rng = self.links[endpoint].rng();
         let (is_stale, behind) = (rng.permille(permille), rng.between(1, heads_max.max(1)));
+        if is_stale {
+            self.chain.fire(Feature::Stale);
+        }
         EndpointView {
             endpoint,
             behind: if is_stale { behind } else { 0 },
@@ -177,18 +240,24 @@ impl RemoteChain {
     }
 
     /// Calls one endpoint after the other until one answers; returns which one.
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
+        method: Method,
         query: impl FnOnce(EndpointView, &Ledger) -> T + Clone + Send + 'static,
     ) -> Result<(usize, T), ChainError> {
         let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
         for at in self.endpoint_order() {
-            match self.call_endpoint(at, query.clone()).await {
+            match self.call_endpoint(at, method, query.clone()).await {
                 Ok(answer) => return Ok((at, answer)),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// The best endpoint besides this one.
+    pub(super) fn second_endpoint(&self, first: usize) -> Option<usize> {
+        self.endpoint_order().into_iter().find(|at| *at != first)
     }
 
     fn record_balance(&self, account: Address, answer: Option<AccountBalance>) {
@@ -216,7 +285,7 @@ impl RemoteChain {
     ) -> Result<NonceConsumer, ChainError> {
         let is_blind = self.lacks_old_blocks(at);
         let recorded = self
-            .call_endpoint(at, move |endpoint_view, ledger| {
+            .call_endpoint(at, Method::Consumer, move |endpoint_view, ledger| {
                 endpoint_view.find_consumer(ledger, account, nonce, up_to)
             })
             .await?;
@@ -247,14 +316,14 @@ impl Chain for RemoteChain {
     async fn header(&self, block: BlockTag) -> Result<Option<Header>, ChainError> {
         let query =
             move |endpoint_view: EndpointView, ledger: &Ledger| endpoint_view.header(ledger, block);
-        Ok(self.read(query).await?.1)
+        Ok(self.read(Method::Headers, query).await?.1)
     }
 
     async fn headers(&self, from: u64, count: u64) -> Result<Vec<Header>, ChainError> {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.headers(ledger, from, count)
         };
-        Ok(self.read(query).await?.1)
+        Ok(self.read(Method::Headers, query).await?.1)
     }
 
     async fn block_receipts(
@@ -265,7 +334,7 @@ impl Chain for RemoteChain {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.block_receipts(ledger, block)
         };
-        let receipts = self.read(query).await?.1;
+        let receipts = self.read(Method::Receipts, query).await?.1;
         Ok(receipts.map(|receipts| matching_receipts(receipts, is_ours)))
     }
 
@@ -273,12 +342,16 @@ impl Chain for RemoteChain {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.knows_transaction(ledger, hash)
         };
-        let (first, has) = self.read(query).await?;
+        let (first, has) = self.read(Method::Receipts, query).await?;
         if has || quorum == Quorum::One {
             return Ok(has);
         }
         for other in self.endpoint_order().into_iter().filter(|at| *at != first) {
-            if self.call_endpoint(other, query).await.unwrap_or(false) {
+            if self
+                .call_endpoint(other, Method::Receipts, query)
+                .await
+                .unwrap_or(false)
+            {
                 return Ok(true);
             }
         }
@@ -294,7 +367,7 @@ impl Chain for RemoteChain {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.receipts(ledger, &requested)
         };
-        let (first, mut found) = self.read(query.clone()).await?;
+        let (first, mut found) = self.read(Method::Receipts, query.clone()).await?;
         let others: Vec<usize> = self
             .endpoint_order()
             .into_iter()
@@ -306,7 +379,10 @@ impl Chain for RemoteChain {
                 return Ok(found);
             }
             // An endpoint that does not answer proves nothing.
-            let Ok(more) = self.call_endpoint(*at, query.clone()).await else {
+            let Ok(more) = self
+                .call_endpoint(*at, Method::Receipts, query.clone())
+                .await
+            else {
                 continue;
             };
             answer_count += 1;
@@ -340,7 +416,7 @@ impl Chain for RemoteChain {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.account_nonces(ledger, account, query)
         };
-        let (at, first) = self.read(query).await?;
+        let (at, first) = self.read(Method::Nonces, query).await?;
         let mut others = self
             .endpoint_order()
             .into_iter()
@@ -348,7 +424,10 @@ impl Chain for RemoteChain {
         let (second, agreement) = match (quorum, others.next()) {
             (_, None) => (None, Agreement::Quorum),
             (Quorum::One, Some(_)) => (None, Agreement::One),
-            (Quorum::Two, Some(other)) => match self.call_endpoint(other, query).await {
+            (Quorum::Two, Some(other)) => match self
+                .call_endpoint(other, Method::Nonces, query)
+                .await
+            {
                 Ok(second) => (Some(second), Agreement::Quorum),
                 // An endpoint that is down counts as dead at once: the rules hold however long a node waits.
                 Err(_) if self.chain.lock().endpoints[other].is_down => (None, Agreement::Living),
@@ -357,7 +436,7 @@ impl Chain for RemoteChain {
         };
         let mut nonces = EndpointNonces::new(first, second, agreement);
         if let Some(third) = others.next().filter(|_| nonces.is_contradictory()) {
-            nonces.third = self.call_endpoint(third, query).await.ok();
+            nonces.third = self.call_endpoint(third, Method::Nonces, query).await.ok();
         }
         Ok(nonces)
     }
@@ -373,7 +452,7 @@ impl Chain for RemoteChain {
         self.record_balance(account, None);
         let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
         for at in self.endpoint_order() {
-            match self.call_endpoint(at, query).await {
+            match self.call_endpoint(at, Method::Balance, query).await {
                 Ok(Some(found)) => {
                     self.record_balance(account, Some(found));
                     return Ok(found);
@@ -409,8 +488,14 @@ impl Chain for RemoteChain {
         ))
     }
 
-    async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
-        Ok(self.read(|_, ledger: &Ledger| ledger.quote()).await?.1)
+    async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError> {
+        match &self.prices {
+            Some(prices) => self.quote_checked(prices, followed).await,
+            None => {
+                let quote = |_, ledger: &Ledger| ledger.quote();
+                Ok(self.read(Method::Fees, quote).await?.1)
+            }
+        }
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
@@ -418,7 +503,7 @@ impl Chain for RemoteChain {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.estimate_gas(ledger, &call)
         };
-        self.read(query).await?.1
+        self.read(Method::Estimates, query).await?.1
     }
 
     async fn wait_for_head(&self) {

@@ -9,9 +9,11 @@ use domain::{Address, SendOutcome};
 use engine::ports::{SendTrust, send_share};
 use futures::future::join_all;
 
+use super::endpoint::Method;
 use super::remote::RemoteChain;
 use crate::event::WorldEvent;
 use crate::network::NoAnswer;
+use crate::world::Feature;
 
 impl RemoteChain {
     pub(super) async fn send_in_order(
@@ -76,8 +78,13 @@ impl RemoteChain {
         share: Duration,
     ) -> Vec<SendOutcome> {
         let (link, moods) = (&self.links[at], self.staleness());
-        let hangs = self.chain.lock().endpoints[at].hangs_on_sends
+        let is_method_hung = self.chain.lock().endpoints[at].hung_method == Some(Method::Sends);
+        let hangs = is_method_hung
+            || self.chain.lock().endpoints[at].hangs_on_sends
             || self.hangs_on_sends.load(Ordering::SeqCst);
+        if is_method_hung {
+            self.chain.fire(Feature::HungMethods);
+        }
         if hangs {
             tokio::time::sleep(share).await;
             let why = "no answer before the deadline of the send".to_owned();

@@ -1,5 +1,6 @@
 //! The twin of a signer: "signs" by encoding.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ pub struct MemorySigner {
     /// The delay of a remote signer; `None` is a local key.
     travel: Option<Duration>,
     trouble: Arc<Mutex<Option<SignerFaults>>>,
+    was_unavailable: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +40,7 @@ impl MemorySigner {
             accounts,
             travel: None,
             trouble: Arc::default(),
+            was_unavailable: Arc::default(),
         }
     }
 
@@ -58,9 +61,18 @@ impl MemorySigner {
 
     fn is_unavailable(&self) -> bool {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble
+        let is_unavailable = trouble
             .as_ref()
-            .is_some_and(|trouble| trouble.rng.permille(trouble.permille))
+            .is_some_and(|trouble| trouble.rng.permille(trouble.permille));
+        self.was_unavailable
+            .fetch_or(is_unavailable, Ordering::Relaxed);
+        is_unavailable
+    }
+
+    /// Whether an envelope found it unavailable.
+    #[must_use]
+    pub fn was_unavailable(&self) -> bool {
+        self.was_unavailable.load(Ordering::Relaxed)
     }
 }
 

@@ -1,5 +1,5 @@
 //! A keeper accepts a request only if the account can pay for all open txs that some block does not contain, by the
-//! balance of that block, unless no endpoint answered its query.
+//! balance of that block, unless no endpoint answered its query, or the lane was read again after each of several answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -17,6 +17,8 @@ use crate::event::WorldEvent;
 
 /// How long after a query a request may be accepted by it: while the balance serves, and while its callers wait.
 const RECENT: Duration = Duration::from_secs(60);
+/// After so many queries whose answers were of no use a request is accepted without one.
+const FORGOTTEN_MAX: usize = 3;
 /// The request ids of fillers begin so.
 const FILLER: &str = "lanekeeper-filler-";
 
@@ -34,6 +36,8 @@ pub struct AcceptsWithinBalance {
 struct Query {
     at: Instant,
     answer: Option<AccountBalance>,
+    /// Whether the lane was opened again since: the answer left memory with it.
+    is_forgotten: bool,
 }
 
 impl AcceptsWithinBalance {
@@ -59,7 +63,11 @@ impl AcceptsWithinBalance {
         {
             last.answer = answer;
         } else {
-            queries.push_back(Query { at: now, answer });
+            queries.push_back(Query {
+                at: now,
+                answer,
+                is_forgotten: false,
+            });
         }
     }
 
@@ -86,6 +94,10 @@ impl AcceptsWithinBalance {
             // It failed, or is under way.
             None => true,
         };
+        let forgotten = recent.iter().filter(|query| query.is_forgotten);
+        if forgotten.count() >= FORGOTTEN_MAX {
+            return Ok(());
+        }
         // Without a query the keeper had no price yet; without a usable answer it accepts.
         if recent.is_empty() || recent.iter().any(|query| is_unusable(&query)) {
             return Ok(());
@@ -115,6 +127,12 @@ impl Checker for AcceptsWithinBalance {
         self.lanes.follow(event);
         if let WorldEvent::BalanceQueried { lane, node, answer } = event {
             self.follow_query(*lane, node, *answer);
+        }
+        if let WorldEvent::Granted { lane, node, .. } = event {
+            let queries = self.queries.get_mut(&(*lane, node.clone()));
+            for query in queries.into_iter().flatten() {
+                query.is_forgotten = true;
+            }
         }
         if let WorldEvent::Started(node) = event {
             // It accepts without a query until it knows a price.

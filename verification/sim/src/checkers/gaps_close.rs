@@ -6,24 +6,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use domain::{B256, Header, LaneKey, Nonce, TxId};
+use domain::{LaneKey, Nonce, TxId};
 use engine::ports::LaneBatch;
 use tokio::time::Instant;
 
+use super::aftermath::Aftermath;
+use super::consumed_nonces::ConsumedNonces;
 use super::store_model::StoreModel;
 use super::{Checker, applied};
 use crate::event::WorldEvent;
 
 pub struct GapsClose {
     bound: Duration,
-    healed: bool,
+    aftermath: Aftermath,
     store_model: StoreModel<BTreeMap<LaneKey, LaneState>>,
-    /// The nonces that each canonical block consumed.
-    used: BTreeMap<B256, Vec<(LaneKey, Nonce)>>,
+    consumed: ConsumedNonces,
     /// Since when the present gaps exist; those that were reported are not reported again.
     since: BTreeMap<(LaneKey, Nonce), Option<Instant>>,
-    /// Lanes that lost commits in a failover: they may halt.
-    damaged: BTreeSet<LaneKey>,
 }
 
 #[derive(Clone, Default)]
@@ -39,11 +38,10 @@ impl GapsClose {
     pub fn with_bound(bound: Duration) -> Self {
         Self {
             bound,
-            healed: false,
+            aftermath: Aftermath::default(),
             store_model: StoreModel::default(),
-            used: BTreeMap::new(),
+            consumed: ConsumedNonces::default(),
             since: BTreeMap::new(),
-            damaged: BTreeSet::new(),
         }
     }
 
@@ -59,11 +57,11 @@ impl GapsClose {
 
     /// The present gaps.
     fn gaps(&self) -> BTreeSet<(LaneKey, Nonce)> {
-        let used: BTreeSet<(LaneKey, Nonce)> = self.used.values().flatten().copied().collect();
+        let used: BTreeSet<(LaneKey, Nonce)> = self.consumed.iter().collect();
         let mut gaps = BTreeSet::new();
         for (lane, lane_state) in self.store_model.iter() {
             let held: BTreeSet<Nonce> = lane_state.open.values().copied().collect();
-            let Some(last) = held.last().filter(|_| !self.damaged.contains(lane)) else {
+            let Some(last) = held.last().filter(|_| !self.aftermath.is_damaged(lane)) else {
                 continue;
             };
             let mut below = (0..last.0).map(|nonce| (*lane, Nonce(nonce)));
@@ -89,12 +87,6 @@ impl GapsClose {
         }
         Ok(())
     }
-
-    fn reorged_out(&mut self, dropped: &[Header]) {
-        for header in dropped {
-            self.used.remove(&header.hash);
-        }
-    }
 }
 
 impl Checker for GapsClose {
@@ -104,57 +96,25 @@ impl Checker for GapsClose {
 
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
         self.store_model.follow(event);
-        if let WorldEvent::Phase(name) = event {
-            self.healed |= *name == "heal";
-        }
-        if let WorldEvent::FailedOver { damaged, .. } = event {
-            self.damaged.extend(damaged);
-        }
+        self.aftermath.follow(event);
         if let Some((lane, batch)) = applied(event) {
             self.written(lane, batch);
         }
-        if let WorldEvent::Forked { dropped, .. } = event {
-            self.reorged_out(dropped);
-        }
-        let WorldEvent::Mined {
-            chain_id,
-            header,
-            txs,
-        } = event
-        else {
-            return Ok(());
-        };
-        let used = txs.iter().map(|tx| {
-            let lane = LaneKey {
-                chain_id: *chain_id,
-                signer: tx.envelope.signer,
-            };
-            (lane, tx.envelope.nonce)
-        });
-        self.used.insert(header.hash, used.collect());
+        self.consumed.follow(event);
         // With every block: that is often enough, and finding gaps is expensive.
-        if self.healed {
-            self.check_deadlines()
-        } else {
-            Ok(())
+        if matches!(event, WorldEvent::Mined { .. }) && self.aftermath.is_healed() {
+            return self.check_deadlines();
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_events::{applied, block, chain_tx, forked, lane, tx};
+    use super::super::test_events::{applied, block, blocks_pass, chain_tx, forked, lane, tx};
     use super::*;
 
     const BOUND: Duration = Duration::from_secs(60);
-
-    async fn after_blocks(checker: &mut GapsClose, from: u8, count: u8) -> Result<(), String> {
-        for number in from..from + count {
-            tokio::time::sleep(Duration::from_secs(10)).await;
-            checker.after(&block(number, Vec::new()))?;
-        }
-        Ok(())
-    }
 
     fn healed() -> GapsClose {
         let mut checker = GapsClose::with_bound(BOUND);
@@ -167,9 +127,9 @@ mod tests {
         let mut checker = healed();
         let behind = applied(lane(1), |w| w.inserts = vec![tx(1, Some(1))]);
         assert_eq!(checker.after(&behind), Ok(()));
-        assert_eq!(after_blocks(&mut checker, 1, 7).await, Ok(()));
-        assert!(after_blocks(&mut checker, 8, 1).await.is_err());
-        assert_eq!(after_blocks(&mut checker, 9, 9).await, Ok(()));
+        assert_eq!(blocks_pass(&mut checker, 1, 7).await, Ok(()));
+        assert!(blocks_pass(&mut checker, 8, 1).await.is_err());
+        assert_eq!(blocks_pass(&mut checker, 9, 9).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -179,17 +139,17 @@ mod tests {
             w.inserts = vec![tx(1, Some(0)), tx(2, Some(1))]
         });
         assert_eq!(checker.after(&both), Ok(()));
-        assert_eq!(after_blocks(&mut checker, 1, 9).await, Ok(()));
+        assert_eq!(blocks_pass(&mut checker, 1, 9).await, Ok(()));
         let used = block(20, vec![chain_tx(lane(1), 0, b"")]);
         assert_eq!(checker.after(&used), Ok(()));
         let let_go = applied(lane(1), |w| w.updates = vec![tx(1, None)]);
         assert_eq!(checker.after(&let_go), Ok(()));
-        assert_eq!(after_blocks(&mut checker, 21, 9).await, Ok(()));
+        assert_eq!(blocks_pass(&mut checker, 21, 9).await, Ok(()));
         assert_eq!(checker.after(&forked(20)), Ok(()));
-        assert!(after_blocks(&mut checker, 31, 8).await.is_err());
+        assert!(blocks_pass(&mut checker, 31, 8).await.is_err());
         let mut lone_gap = healed();
         let gone = applied(lane(1), |w| w.inserts = vec![tx(3, None)]);
         assert_eq!(lone_gap.after(&gone), Ok(()));
-        assert_eq!(after_blocks(&mut lone_gap, 1, 9).await, Ok(()));
+        assert_eq!(blocks_pass(&mut lone_gap, 1, 9).await, Ok(()));
     }
 }

@@ -3,8 +3,10 @@
 
 mod accepted_not_lost;
 mod accepts_within_balance;
+mod aftermath;
 mod bounded_memory;
 mod confirmations_linked;
+mod consumed_nonces;
 mod consumer_named;
 mod durable_before_sent;
 mod events_gapless;
@@ -12,9 +14,12 @@ mod final_depth;
 mod floor_below_open_txs;
 mod foreign_not_outbid;
 mod gaps_close;
+mod lane_never_wedged;
+mod lanes_stay_open;
 mod loads_complete;
 mod lock_isolation;
 mod nonce_released_when_lost;
+mod nothing_overpays;
 mod one_effect_per_request;
 mod one_payload_per_nonce;
 mod only_heads_given_up;
@@ -51,9 +56,12 @@ pub use final_depth::FinalDepth;
 pub use floor_below_open_txs::FloorBelowOpenTxs;
 pub use foreign_not_outbid::ForeignNotOutbid;
 pub use gaps_close::GapsClose;
+pub use lane_never_wedged::LaneNeverWedged;
+pub use lanes_stay_open::LanesStayOpen;
 pub use loads_complete::LoadsComplete;
 pub use lock_isolation::LockIsolation;
 pub use nonce_released_when_lost::NonceReleasedWhenLost;
+pub use nothing_overpays::NothingOverpays;
 pub use one_effect_per_request::OneEffectPerRequest;
 pub use one_payload_per_nonce::OnePayloadPerNonce;
 pub use only_heads_given_up::OnlyHeadsGivenUp;
@@ -108,6 +116,9 @@ pub fn promises() -> Vec<&'static str> {
         OtherLanesNotDelayed::PROMISE,
         AcceptsWithinBalance::PROMISE,
         OnlyHeadsGivenUp::PROMISE,
+        LaneNeverWedged::PROMISE,
+        LanesStayOpen::PROMISE,
+        NothingOverpays::PROMISE,
     ];
     names.chain(somewhere).collect()
 }

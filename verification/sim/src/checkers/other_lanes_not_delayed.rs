@@ -1,4 +1,4 @@
-//! A poisoned lane does not delay others: without other faults, requests for the other lanes of the same
+//! A poisoned lane does not delay others, and neither do harmful requests, endpoints and readers: without other faults, requests for the other lanes of the same
 //! nodes are accepted soon, and signed attempts arrive at an endpoint soon.
 
 use std::collections::BTreeMap;
@@ -81,6 +81,7 @@ impl Checker for OtherLanesNotDelayed {
         if let WorldEvent::RequestSent {
             lane, request_id, ..
         } = event
+            && *lane != self.poisoned
         {
             let key = (*lane, request_id.clone());
             self.request_sent
@@ -93,6 +94,7 @@ impl Checker for OtherLanesNotDelayed {
             answer: Answer::Accepted { .. },
             ..
         } = event
+            && *lane != self.poisoned
         {
             self.request_sent.insert((*lane, request_id.clone()), None);
         }

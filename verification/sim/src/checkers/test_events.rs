@@ -13,10 +13,24 @@ use domain::{
 use engine::ports::{CommitOutcome, LaneBatch};
 use uuid::Uuid;
 
+use super::Checker;
 use crate::chain::{ChainTx, encode, hash};
 use crate::event::{Answer, WorldEvent};
 
 const CHAIN: ChainId = ChainId(1);
+
+/// Empty blocks pass, one every ten seconds.
+pub(super) async fn blocks_pass(
+    checker: &mut impl Checker,
+    from: u8,
+    count: u8,
+) -> Result<(), String> {
+    for number in from..from + count {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        checker.after(&block(number, Vec::new()))?;
+    }
+    Ok(())
+}
 
 pub(super) fn lane(number: u8) -> LaneKey {
     LaneKey {

@@ -98,6 +98,17 @@ impl Tally {
     }
 }
 
+impl Tally {
+    /// In how many worlds each fault and workload happened, the rarest first.
+    #[must_use]
+    pub fn fired_in_words(&self) -> String {
+        let mut fired: Vec<(&str, u64)> = self.fired.iter().map(|(name, n)| (*name, *n)).collect();
+        fired.sort_by_key(|(name, count)| (*count, *name));
+        let words = fired.iter().map(|(name, count)| format!("{name} {count}"));
+        words.collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_second = self.seeds as f64 / self.wall.as_secs_f64().max(0.001);

@@ -20,7 +20,8 @@ pub fn regressions() -> Vec<Regression> {
     REGRESSIONS.lines().filter_map(parse).collect()
 }
 
-/// `SEED [--calm] [--deep-forks] [--lossy] [--accept-loss] [--busy] [--scarce] [--impatient] why`. A comment begins with `#`.
+/// `SEED [--calm] [--deep-forks] [--lossy] [--accept-loss] [--busy] [--scarce] [--impatient] [--hostile] why`. A comment
+/// begins with `#`.
 fn parse(line: &str) -> Option<Regression> {
     let mut words = line.split_whitespace();
     let seed = words.next()?.parse().ok()?;
@@ -40,6 +41,7 @@ pub(crate) fn kind_of<'a>(words: impl Iterator<Item = &'a str>) -> Options {
             "--busy" => options.busy = true,
             "--scarce" => options.scarce = true,
             "--impatient" => options.impatient = true,
+            "--hostile" => options.hostile = true,
             _ => {}
         }
     }

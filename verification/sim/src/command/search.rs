@@ -1,5 +1,6 @@
 //! Runs many seeds on several threads: the recorded ones first, then new ones, by number or by time.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::progress::{self, ProgressLine};
 use super::regressions::Regression;
 use super::report;
-use crate::world::{Healing, Options, run};
+use crate::world::{FEATURES, FeatureSet, Healing, Options, run};
 
 /// How many results wait to be counted at most.
 const RESULTS_MAX: usize = 64;
@@ -55,6 +56,8 @@ pub struct Tally {
     pub healing_max: Duration,
     /// The largest share of its bound that a healed world took.
     pub healing_share_max: f64,
+    /// In how many worlds each fault and workload happened.
+    pub fired: BTreeMap<&'static str, u64>,
     /// The CPU time of this process.
     pub cpu: Duration,
     /// The wall time.
@@ -69,6 +72,7 @@ struct SeedResult {
     events: u64,
     duration: Duration,
     healing: Healing,
+    fired: FeatureSet,
 }
 
 impl Search {
@@ -171,6 +175,9 @@ impl Tally {
             self.healing_max = self.healing_max.max(duration);
             self.healing_share_max = self.healing_share_max.max(duration.as_secs_f64() / bound);
         }
+        for (feature, name) in FEATURES {
+            *self.fired.entry(name).or_default() += u64::from(ran.fired.contains(feature));
+        }
         if !ran.violations.is_empty() {
             self.failed.push(ran.seed);
         }
@@ -192,6 +199,7 @@ fn run_one(seed: u64, options: Options) -> SeedResult {
             events: outcome.events,
             duration: outcome.duration,
             healing: outcome.healing,
+            fired: outcome.fired,
         },
         Err(_) => SeedResult {
             seed,
@@ -200,6 +208,7 @@ fn run_one(seed: u64, options: Options) -> SeedResult {
             events: 0,
             duration: Duration::ZERO,
             healing: Healing::default(),
+            fired: FeatureSet::default(),
         },
     }
 }
@@ -224,5 +233,7 @@ mod tests {
         let (one, two) = (search(1).run(), search(2).run());
         assert_eq!((one.seeds, &one.failed), (5, &two.failed));
         assert_eq!((one.events, one.simulated), (two.events, two.simulated));
+        assert_eq!(one.fired, two.fired);
+        assert!(one.fired["crashes"] > 0);
     }
 }

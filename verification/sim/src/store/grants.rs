@@ -229,8 +229,9 @@ impl Rows {
         lease_grant: LeaseGrant,
     ) -> bool {
         let lane = self.lane(lease_grant.lane);
+        let is_held = lane.is_some_and(|lane| lane.is_held_by(lease_grant));
         self.is_leased(lease_request, lease_grant)
-            && lane.is_some_and(|lane| lane.is_held_by(lease_grant))
+            && (is_held || mutation::is_on(Mutation::ReleaseIgnoresGrant))
     }
 
     pub(super) fn regrant(&mut self, lease_grant: LeaseGrant, grant: GrantId) -> RegrantOutcome {

@@ -3,6 +3,7 @@
 //! [`MemoryStore`] answers at once, each verb atomically. [`RemoteStore`] is what nodes use: a network, and
 //! behind it a server in which a verb is a transaction of steps with time between them, on row locks.
 
+mod connections;
 mod failover;
 mod feed;
 mod gate;
@@ -28,6 +29,7 @@ use engine::ports::{
 
 use crate::event::WorldEvent;
 use crate::trace::Trace;
+use crate::world::Feature;
 
 pub use failover::Loss;
 pub use remote::RemoteStore;
@@ -113,6 +115,13 @@ impl MemoryStore {
         self.read_in_takeover
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a fault of the store has happened.
+    pub(crate) fn fire(&self, feature: Feature) {
+        if let Some(trace) = &self.trace {
+            trace.fire(feature);
+        }
     }
 
     /// A line of text for the trace.

@@ -21,32 +21,76 @@ use engine::ports::{
 };
 
 use super::MemoryStore;
+use super::connections::Connections;
 use super::server::Server;
 use crate::network::{Link, NoAnswer};
+use crate::rng::Rng;
+use crate::world::Feature;
 
 /// The server of a [`MemoryStore`] over a [`Link`].
 #[derive(Clone)]
 pub struct RemoteStore {
     server: Server,
     link: Link,
+    /// The connections that this view's calls share; `None`: there are always enough.
+    connections: Option<Connections>,
+    /// Draws which releases arrive late; `None`: those that the link delays.
+    late_releases: Option<Rng>,
 }
 
 /// The timeout of a client: longer than any statement may take.
 const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
+/// How many of a thousand releases arrive late where that is drawn, and how late.
+const LATE_RELEASE_PERMILLE: u64 = 500;
+const LATE_RELEASE_MS: (u64, u64) = (500, 15_000);
 
 impl RemoteStore {
     /// `store`, reached over `link`.
     #[must_use]
     pub fn new(store: MemoryStore, link: Link) -> Self {
         let server = Server::new(store, link.clone());
-        Self { server, link }
+        Self {
+            server,
+            link,
+            connections: None,
+            late_releases: None,
+        }
+    }
+
+    /// Customers read over few connections, and what they read takes long.
+    #[must_use]
+    pub fn with_few_connections(self) -> Self {
+        Self {
+            connections: Some(Connections::of_engine()),
+            ..self
+        }
+    }
+
+    /// Many releases arrive long after their sender gave up on the answer.
+    #[must_use]
+    pub fn with_late_releases(self, rng: Rng) -> Self {
+        Self {
+            late_releases: Some(rng),
+            ..self
+        }
     }
 
     async fn request<T: Send + 'static>(
         &self,
         query: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let lost = |why| Err(StoreError::Unavailable(format!("no answer: {why:?}")));
+        let is_customer = self
+            .connections
+            .as_ref()
+            .is_some_and(Connections::is_customer);
+        let lost = |why| match why {
+            NoAnswer::Refused if is_customer => {
+                Err(StoreError::Busy("too many reads wait already".to_owned()))
+            }
+            NoAnswer::Refused | NoAnswer::Lost => {
+                Err(StoreError::Unavailable(format!("no answer: {why:?}")))
+            }
+        };
         self.call(query).await.unwrap_or_else(lost)
     }
 
@@ -54,6 +98,10 @@ impl RemoteStore {
         &self,
         query: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, NoAnswer> {
+        let _connection = match &self.connections {
+            Some(connections) => Some(connections.take().await?),
+            None => None,
+        };
         let answer = tokio::time::timeout(ANSWER_WITHIN, self.link.call(query));
         answer.await.unwrap_or(Err(NoAnswer::Lost))
     }
@@ -78,7 +126,13 @@ macro_rules! at_once {
 #[async_trait]
 impl Store for RemoteStore {
     fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
-        self // nothing here waits for a connection
+        let Some(connections) = &self.connections else {
+            return self; // nothing here waits for a connection
+        };
+        Arc::new(Self {
+            connections: Some(connections.for_customers()),
+            ..(*self).clone()
+        })
     }
 
     async fn acquire(
@@ -105,6 +159,21 @@ impl Store for RemoteStore {
         lease_grants: &[LeaseGrant],
     ) -> Result<(), StoreError> {
         let (lease_request, lease_grants) = (lease_request.clone(), lease_grants.to_vec());
+        if let Some(rng) = &self.late_releases
+            && rng.permille(LATE_RELEASE_PERMILLE)
+        {
+            let (server, delay) = (
+                self.server.clone(),
+                rng.millis(LATE_RELEASE_MS.0, LATE_RELEASE_MS.1),
+            );
+            server.store().fire(Feature::LateReleases);
+            // Detached: the statement lives in the network.
+            drop(tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                drop(server.release(&lease_request, &lease_grants).await);
+            }));
+            return Err(StoreError::Unavailable("no answer: late".to_owned()));
+        }
         over_link!(self.release(&lease_request, &lease_grants))
     }
 

@@ -10,7 +10,7 @@ use super::features::Feature;
 use super::node_faults::span;
 use super::plan::Plan;
 use super::poison::{Poison, PoisonKind};
-use crate::chain::{ForeignRoute, MemoryChain, ReorgPlacement};
+use crate::chain::{FeeReport, ForeignRoute, MemoryChain, ReorgPlacement};
 use crate::rng::Rng;
 
 /// The usual balance of an account.
@@ -51,6 +51,10 @@ pub(super) fn heal(chain: &MemoryChain, plan: &Plan) {
         chain.set_down(endpoint, false);
         if plan.has_workload(Feature::HungSends) {
             chain.set_hangs_on_sends(endpoint, false);
+        }
+        if plan.hostile.is_some() {
+            chain.set_hung_method(endpoint, None);
+            chain.set_fee_report(endpoint, FeeReport::Right);
         }
     }
     set_up(chain, plan);
@@ -98,6 +102,7 @@ impl ChainFaultInjector {
         if !plan.allows(feature_of(draw)) {
             return;
         }
+        chain.fire(feature_of(draw));
         match draw {
             0 => self.drop_one(),
             1 => chain.lose_pool(endpoint),
@@ -147,8 +152,11 @@ impl ChainFaultInjector {
             8 => (ForeignRoute::Pool(endpoint), 3 * FEE),
             _ => (ForeignRoute::Pool(endpoint), FEE / 2),
         };
+        let sent = chain.submit_foreign_tx(account, &format!("foreign-{number}"), per_gas, kind);
         // An endpoint may refuse it: then nothing happened.
-        drop(chain.submit_foreign_tx(account, &format!("foreign-{number}"), per_gas, kind));
+        if sent.is_some() {
+            chain.fire(Feature::Foreign);
+        }
     }
 
     fn drop_one(&self) {

@@ -10,9 +10,10 @@ use domain::{LaneKey, Payload, RequestId, TxId};
 use engine::node::{NewTx, Origin, Refusal};
 use futures::future::join_all;
 
+use super::features::Feature;
 use super::machine::Machine;
 use super::plan::{Plan, RequestPlan};
-use super::workloads::AcceptedTxs;
+use super::workloads::{AcceptedTxs, to_answer};
 use crate::chain::{DISPUTED, REJECTED, REVERTS, SOMETIMES_REJECTED, UNSIGNABLE};
 use crate::event::{Answer, WorldEvent};
 use crate::rng::Rng;
@@ -77,6 +78,14 @@ impl Request {
         }
     }
 
+    /// Names the most that it may pay per gas, in the fields of either envelope type.
+    pub(super) fn limit_fee(&mut self, limit: u128, is_legacy: bool) {
+        match is_legacy {
+            true => self.payload.gas_price = Some(limit),
+            false => self.payload.max_fee_per_gas = Some(limit),
+        }
+    }
+
     /// As the ingress passes it to the engine.
     pub(super) fn to_new(&self) -> NewTx {
         NewTx {
@@ -121,6 +130,9 @@ impl Client {
     /// commits in a failover and accepts nothing any more.
     pub(super) async fn send(self, request: Request, first_at: Duration) -> Option<TxId> {
         tokio::time::sleep(first_at).await;
+        if request.expected_end != ExpectedEnd::Succeeds {
+            self.trace.fire(Feature::BadRequests);
+        }
         let twin = self.repeats(200).then(|| {
             let (client, request) = (self.clone(), request.clone());
             tokio::spawn(async move { client.send_until_accepted(&request).await })
@@ -146,7 +158,11 @@ impl Client {
 
     /// Whether it also does this, with a probability per thousand.
     fn repeats(&self, chance: u64) -> bool {
-        self.rng.permille(chance) && self.repeats
+        let repeats = self.rng.permille(chance) && self.repeats;
+        if repeats {
+            self.trace.fire(Feature::Repeats);
+        }
+        repeats
     }
 
     async fn send_until_accepted(&self, request: &Request) -> Option<TxId> {
@@ -221,23 +237,11 @@ impl Client {
         self.trace.record(sent);
         let new = request.to_new();
         let finish_bound = self.rng.millis(1_000, 40_000);
-        let answer = match tokio::time::timeout(finish_bound, machine.submit(new)).await {
-            Ok(Some(Ok(accepted))) => Answer::Accepted {
-                tx_id: accepted.record.tx.id,
-                is_new: accepted.is_new,
-            },
-            Ok(Some(Err(refusal))) => Answer::Refused(refusal),
-            Ok(None) | Err(_) => Answer::NoAnswer,
-        };
-        if let Answer::Accepted { tx_id, .. } = answer {
-            self.accepted_txs.add(lane, &request_id, tx_id);
-        }
-        self.trace.record(WorldEvent::RequestAnswered {
-            lane,
-            request_id,
-            node,
-            answer: answer.clone(),
-        });
+        let answer = tokio::time::timeout(finish_bound, machine.submit(new)).await;
+        let answer = to_answer(answer.ok().flatten());
+        let request = (lane, request_id);
+        self.accepted_txs
+            .record_answer(&self.trace, request, node, answer.clone());
         answer
     }
 }

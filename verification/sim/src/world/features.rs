@@ -77,11 +77,28 @@ pub enum Feature {
     HungSends,
     /// Accounts have money for a few requests only.
     ScarceFunds,
+
+    /// Requests that no chain executes: with too much or too little gas, a fee that is too low, too much data, and so on.
+    PoisonedRequests,
+    /// An endpoint never answers calls of one method, and answers all others.
+    HungMethods,
+    /// An endpoint reports wrong fees.
+    FalseFees,
+    /// Requests limit what they pay.
+    FeeLimits,
+    /// Known requests are sent again, one by one and in floods, also with another payload.
+    RepeatFloods,
+    /// Many requests of one lane revert, and their reasons are slow to fetch.
+    RevertFloods,
+    /// Many readers at once take all connections that customers have.
+    ReaderFloods,
+    /// Lanes are released often, and a release arrives long after its node gave up on the answer.
+    LateReleases,
 }
 
 /// Every feature with its name. A failing world is shrunk in this order: the feature whose absence explains
 /// the most comes first.
-pub const FEATURES: [(Feature, &str); 35] = [
+pub const FEATURES: [(Feature, &str); 43] = [
     (Feature::Loss, "loss"),
     (Feature::Failovers, "failovers"),
     (Feature::ClockJumps, "clock-jumps"),
@@ -117,6 +134,14 @@ pub const FEATURES: [(Feature, &str); 35] = [
     (Feature::Reservations, "reservations"),
     (Feature::HungSends, "hung-sends"),
     (Feature::ScarceFunds, "scarce-funds"),
+    (Feature::PoisonedRequests, "poisoned-requests"),
+    (Feature::HungMethods, "hung-methods"),
+    (Feature::FalseFees, "false-fees"),
+    (Feature::FeeLimits, "fee-limits"),
+    (Feature::RepeatFloods, "repeat-floods"),
+    (Feature::RevertFloods, "revert-floods"),
+    (Feature::ReaderFloods, "reader-floods"),
+    (Feature::LateReleases, "late-releases"),
 ];
 
 impl Feature {

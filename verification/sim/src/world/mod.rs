@@ -6,6 +6,7 @@ mod chain_plan;
 mod client;
 mod features;
 mod final_checks;
+mod hostile_plan;
 mod machine;
 mod node_faults;
 mod options;
@@ -14,6 +15,7 @@ mod plan;
 mod plan_summary;
 mod poison;
 mod poisoned_store;
+mod promises;
 mod reservation_plan;
 mod workload_plan;
 mod workloads;
@@ -29,10 +31,6 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
-use crate::checkers::{
-    self, AcceptsWithinBalance, BoundedMemory, Checker, FinalDepth, GapsClose, OnlyHeadsGivenUp,
-    OtherLanesNotDelayed, ReadersSkipNothing, ReservationHasOneHolder, StuckByPolicy,
-};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults};
@@ -42,13 +40,13 @@ use crate::trace::Trace;
 
 pub use chain_plan::ChainPlan;
 pub use features::{FEATURES, Feature, FeatureSet};
+pub use hostile_plan::HostilePlan;
 pub use options::{Changes, Options};
 pub use plan::{CHAIN, Plan, RequestPlan};
 pub use poison::{Poison, PoisonKind};
 pub use reservation_plan::ReservationPlan;
 
 use chain_faults::ChainFaultInjector;
-use chain_plan::{LAG_MAX, PRICE_MIN};
 use client::{Client, Request};
 use machine::{Links, Machine};
 use node_faults::NodeFaultInjector;
@@ -75,6 +73,8 @@ pub struct WorldOutcome {
     pub duration: Duration,
     /// How long everything took to end after the world was healed.
     pub healing: Healing,
+    /// The faults and workloads that happened.
+    pub fired: FeatureSet,
 }
 
 /// How a healed world finished, in simulated time.
@@ -89,16 +89,17 @@ pub struct Healing {
 /// How much deeper than finality the reorgs of a `--deep-forks` world go.
 const DEEP_REORG_EXTRA: u64 = 4;
 
-/// A block this deep is known to every endpoint, also to one that lags and whose answers are late.
-const KNOWN_DEPTH: u64 = 2 * LAG_MAX;
-/// The same without faults: the delay of an answer only.
-const KNOWN_DEPTH_CALM: u64 = 3;
-
 /// After how long the lanes of impatient worlds end what blocks them: longer than some faults last, in milliseconds.
 const BLOCKED_TIMEOUT_MS: std::ops::Range<u64> = 15_000..90_000;
 
 /// Separates the draws of busy worlds from those of all worlds: the faults of a seed are the same in both.
 const BUSY_STREAM: u64 = 0x6275_7379;
+
+/// How many requests per thousand name a limit, in worlds where some do.
+const LIMITED_PERMILLE: u64 = 300;
+
+/// Separates the draws of hostile worlds from all others.
+const HOSTILE_STREAM: u64 = 0x686f_7374;
 
 /// Runs the world of a seed, from its beginning to its end, in simulated time.
 ///
@@ -123,6 +124,7 @@ pub fn run(seed: u64, options: Options) -> WorldOutcome {
             events: trace.events(),
             duration: trace.duration(),
             healing,
+            fired: trace.fired(),
         }
     })
 }
@@ -130,10 +132,11 @@ pub fn run(seed: u64, options: Options) -> WorldOutcome {
 /// The plan of a seed, with these options.
 #[must_use]
 pub fn plan(seed: u64, options: Options) -> Plan {
-    draw(&Rng::new(seed), &Rng::new(seed ^ BUSY_STREAM), &options)
+    let (rng, busy) = (Rng::new(seed), Rng::new(seed ^ BUSY_STREAM));
+    draw(seed, (&rng, &busy), &options)
 }
 
-fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
+fn draw(seed: u64, (rng, busy): (&Rng, &Rng), options: &Options) -> Plan {
     let mut plan = if options.calm {
         Plan::calm(&rng.split())
     } else {
@@ -161,45 +164,11 @@ fn draw(rng: &Rng, busy: &Rng, options: &Options) -> Plan {
         let timeout = busy.millis(BLOCKED_TIMEOUT_MS.start, BLOCKED_TIMEOUT_MS.end);
         plan.lane.blocked_timeout = Some(timeout);
     }
+    if options.hostile {
+        plan.make_hostile(&Rng::new(seed ^ HOSTILE_STREAM), options);
+    }
     plan.change(&options.changes);
     plan
-}
-
-/// The checkers of a world: those of all worlds, and those that depend on its rules.
-fn build_checkers(plan: &Plan) -> Vec<Box<dyn Checker>> {
-    let mut checkers = checkers::all();
-    checkers.push(Box::new(StuckByPolicy::new(
-        plan.lane,
-        plan.lossy_failover.is_some() || plan.chain.staleness.without_old_blocks > 0,
-    )));
-    let timeout = plan.lane.blocked_timeout;
-    checkers.push(Box::new(OnlyHeadsGivenUp::with_timeout(timeout)));
-    let required = plan.final_depth();
-    if plan.chain.fork_max <= required {
-        checkers.push(Box::new(FinalDepth::new(move |_| required)));
-    }
-    checkers.push(Box::new(ReadersSkipNothing::default()));
-    checkers.push(Box::new(GapsClose::with_bound(plan.gaps_within())));
-    checkers.push(Box::new(BoundedMemory::with_limits(plan.limits())));
-    if let Some(reservations) = plan.reservations {
-        let deep = match plan.chain.fault_interval {
-            None => KNOWN_DEPTH_CALM,
-            Some(_) => KNOWN_DEPTH,
-        };
-        checkers.push(Box::new(ReservationHasOneHolder::for_lane(
-            reservations.lane(),
-            deep,
-        )));
-    }
-    if plan.lane.balance == BalanceCheck::Check {
-        checkers.push(Box::new(AcceptsWithinBalance::at_price(PRICE_MIN)));
-    }
-    if let Some(poison) = plan.poison {
-        checkers.push(Box::new(OtherLanesNotDelayed::for_poisoned_lane(
-            poison.lane(),
-        )));
-    }
-    checkers
 }
 
 struct World {
@@ -214,6 +183,8 @@ struct World {
     machines: Arc<Vec<Machine>>,
     /// The random stream of busy worlds.
     busy: Rng,
+    /// The random stream of hostile worlds.
+    hostile: Rng,
     accepted_txs: AcceptedTxs,
     progress: ReaderProgress,
     active_holders: ActiveHolders,
@@ -223,8 +194,8 @@ struct World {
 impl World {
     fn build(seed: u64, options: Options) -> Self {
         let (rng, busy) = (Rng::new(seed), Rng::new(seed ^ BUSY_STREAM));
-        let plan = draw(&rng, &busy, &options);
-        let mut trace = Trace::new(build_checkers(&plan));
+        let plan = draw(seed, (&rng, &busy), &options);
+        let mut trace = Trace::new(promises::build_checkers(&plan));
         if options.echo {
             trace = trace.with_echo();
         }
@@ -249,6 +220,7 @@ impl World {
             directory: PeerDirectory::default(),
             machines: Arc::default(),
             busy,
+            hostile: Rng::new(seed ^ HOSTILE_STREAM).split(),
             accepted_txs: AcceptedTxs::default(),
             progress: ReaderProgress::default(),
             active_holders: ActiveHolders::default(),
@@ -276,6 +248,10 @@ impl World {
                 .with_send_count(plan.chain.send_to)
                 .with_announcements(plan.chain.announces)
                 .owned_by(name);
+        let remote_chain = match plan.has_workload(Feature::FalseFees) {
+            true => remote_chain.checking_prices(),
+            false => remote_chain,
+        };
         let signer = MemorySigner::new(plan.accounts());
         let signer = match plan.signer_travel {
             Some(travel) => signer.remote(travel),
@@ -285,7 +261,8 @@ impl World {
         let clock = clock.machine(ahead, self.rng.split());
         let clock = clock.with_drift(self.pick_drift());
         signer.set_unavailable_permille(self.rng.split(), plan.unsigned);
-        let remote = Arc::new(RemoteStore::new(self.store.clone(), store.clone()));
+        let remote = RemoteStore::new(self.store.clone(), store.clone());
+        let remote = Arc::new(self.harmed_store(remote));
         let ports = Ports {
             store: PoisonedStore::wrap(remote, plan.poison),
             chains: vec![Arc::new(remote_chain.clone())],
@@ -302,6 +279,19 @@ impl World {
             clock,
         };
         Machine::new(ports, config, links, self.trace.clone(), self.rng.split())
+    }
+
+    /// The store as the nodes of a hostile world reach it.
+    fn harmed_store(&self, store: RemoteStore) -> RemoteStore {
+        let plan = &self.plan;
+        let store = match plan.has_workload(Feature::ReaderFloods) {
+            true => store.with_few_connections(),
+            false => store,
+        };
+        match plan.has_workload(Feature::LateReleases) {
+            true => store.with_late_releases(self.hostile.split()),
+            false => store,
+        }
     }
 
     /// The clock drift of a machine.
@@ -356,8 +346,23 @@ impl World {
             }
         };
         background.iter().for_each(JoinHandle::abort);
+        self.fire_failed_links();
         let duration = ended_at.map(|ended_at| ended_at.duration_since(healed_at));
         Healing { duration, bound }
+    }
+
+    fn fire_failed_links(&self) {
+        for machine in self.machines.iter() {
+            let links = machine.links();
+            let failed = [
+                (Feature::StoreLink, links.store.has_failed()),
+                (Feature::PeerLink, links.peers.has_failed()),
+                (Feature::ChainLink, links.remote_chain.has_failed()),
+                (Feature::SignerUnavailable, links.signer.was_unavailable()),
+            ];
+            let failed = failed.into_iter().filter(|(_, has_failed)| *has_failed);
+            failed.for_each(|(feature, _)| self.trace.fire(feature));
+        }
     }
 
     fn fault_injector(&self) -> NodeFaultInjector {
@@ -395,6 +400,7 @@ impl World {
             active_holders: self.active_holders.clone(),
             healed: Arc::clone(&self.healed),
             rng: self.busy.split(),
+            hostile: self.hostile.split(),
         })
     }
 
@@ -402,10 +408,13 @@ impl World {
         let rng = self.rng.split();
         let (plan, lanes) = (&self.plan, self.plan.used_lanes());
         let most = plan.requests_max.unwrap_or(u64::MAX);
-        let requests: Vec<Request> = (0..plan.request_plan.requests.min(most))
+        let mut requests: Vec<Request> = (0..plan.request_plan.requests.min(most))
             .map(|number| Request::new(&rng, plan, number))
             .filter(|request| lanes.contains(&request.lane))
             .collect();
+        if self.plan.has_workload(Feature::FeeLimits) {
+            self.limit_fees(&mut requests);
+        }
         let bursts: Vec<Duration> = (0..self.plan.request_plan.bursts)
             .map(|_| self.pick_time(&rng))
             .collect();
@@ -422,6 +431,19 @@ impl World {
         };
         let clients = requests.iter().map(spawn).collect();
         (requests, clients)
+    }
+
+    /// Limits what some requests may pay.
+    fn limit_fees(&self, requests: &mut [Request]) {
+        let rng = self.hostile.split();
+        for request in requests {
+            if rng.permille(LIMITED_PERMILLE) {
+                let limit = self.plan.pick_fee_limit(&rng);
+                let is_legacy = self.plan.lane.fee.legacy || rng.permille(500);
+                request.limit_fee(limit, is_legacy);
+                self.trace.fire(Feature::FeeLimits);
+            }
+        }
     }
 
     /// Half of all requests come in bursts, the others at times of their own.

@@ -59,12 +59,22 @@ impl NodeFaultInjector {
         let Self { plan, rng, .. } = self;
         let machine = rng.pick(&self.machines).clone();
         let may = |feature| plan.allows(feature) && machine.is_present();
-        match rng.below(7) {
-            0..=2 if may(Feature::Crashes) => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
-            3..=4 if may(Feature::Freezes) => spawn_freeze(machine.clone(), span(plan, rng, 3)),
-            5 if may(Feature::Cuts) => spawn_cut(machine.clone(), span(plan, rng, 2)),
-            6 if may(Feature::Drains) => machine.drain(),
-            _ => {} // disabled, or no node is present
+        let draw = rng.below(7);
+        let feature = match draw {
+            0..=2 => Feature::Crashes,
+            3..=4 => Feature::Freezes,
+            5 => Feature::Cuts,
+            _ => Feature::Drains,
+        };
+        if !may(feature) {
+            return; // disabled, or no node is present
+        }
+        self.trace.fire(feature);
+        match draw {
+            0..=2 => machine.crash_in(rng.between(0, CRASH_POLLS_MAX)),
+            3..=4 => spawn_freeze(machine.clone(), span(plan, rng, 3)),
+            5 => spawn_cut(machine.clone(), span(plan, rng, 2)),
+            _ => machine.drain(),
         }
     }
 
@@ -73,6 +83,7 @@ impl NodeFaultInjector {
         let most = *self.rng.pick(&[2_000, 30_000, 7_200_000]);
         let by = i64::try_from(self.rng.between(1, most)).expect("hours are few milliseconds");
         let by_ms = if self.rng.permille(500) { by } else { -by };
+        self.trace.fire(Feature::ClockJumps);
         self.trace.record(WorldEvent::ClockJumped { by_ms });
         self.clock.jump(by_ms);
     }
@@ -83,6 +94,7 @@ impl NodeFaultInjector {
         if !self.plan.allows(Feature::Isolation) {
             return;
         }
+        self.trace.fire(Feature::Isolation);
         // Detached: the task ends by itself, or with the world.
         drop(tokio::spawn(async move {
             machine.isolate(true);
@@ -93,6 +105,7 @@ impl NodeFaultInjector {
 
     /// The primary crashes: the store is unreachable for a while, then the standby is promoted.
     async fn fail_over(&self) {
+        self.trace.fire(Feature::Failovers);
         self.machines.iter().for_each(|machine| machine.cut(true));
         tokio::time::sleep(self.rng.millis(0, DOWN_MS_MAX)).await;
         self.store.fail_over();
@@ -105,6 +118,7 @@ impl NodeFaultInjector {
             return;
         };
         tokio::time::sleep(at).await;
+        self.trace.fire(Feature::Loss);
         self.store.stop_standby();
         let latest = Instant::now() + WINDOW_MAX;
         while !self.store.would_lose() && Instant::now() < latest {

@@ -24,6 +24,8 @@ pub struct Options {
     pub scarce: bool,
     /// Lanes end a tx that blocks them for too long.
     pub impatient: bool,
+    /// Requests, endpoints and readers that could harm others: see [`super::hostile_plan`].
+    pub hostile: bool,
     /// Overrides of the values that the seed decided.
     pub changes: Changes,
     /// Every line is printed as it is recorded.
@@ -57,6 +59,10 @@ const KIND_STREAM: u64 = 0x6b69_6e64;
 const SCARCE_STREAM: u64 = 0x6d6f_6e65;
 /// In how many worlds per thousand, of those with faults.
 const SCARCE_PERMILLE: u64 = 300;
+/// Separates whether a world is hostile from all other draws of its seed.
+const HOSTILE_STREAM: u64 = 0x6861_726d;
+/// How many worlds per thousand are.
+const HOSTILE_PERMILLE: u64 = 400;
 
 impl Options {
     /// The kind of a seed where worlds are mixed: most are stormy, and all are busy.
@@ -71,6 +77,7 @@ impl Options {
             // Without faults there are poisoned lanes, whose accounts have nothing.
             scarce: draw >= 12 && Rng::new(seed ^ SCARCE_STREAM).permille(SCARCE_PERMILLE),
             impatient: Rng::new(seed ^ IMPATIENT_STREAM).permille(IMPATIENT_PERMILLE),
+            hostile: Rng::new(seed ^ HOSTILE_STREAM).permille(HOSTILE_PERMILLE),
             ..Self::default()
         }
     }
@@ -94,6 +101,7 @@ impl Options {
             (self.busy, "--busy"),
             (self.scarce, "--scarce"),
             (self.impatient, "--impatient"),
+            (self.hostile, "--hostile"),
         ];
         let flags = flags.iter().filter(|(is_set, _)| *is_set);
         flags.map(|(_, flag)| *flag).collect::<Vec<_>>().join(" ")
@@ -169,6 +177,7 @@ mod tests {
         assert!((90..180).contains(&share(|kind| kind.lossy)));
         assert!(kinds.iter().all(|kind| kind.busy));
         assert!((200..330).contains(&share(|kind| kind.scarce)));
+        assert!((330..470).contains(&share(|kind| kind.hostile)));
         assert!(!kinds.iter().any(|kind| kind.scarce && kind.calm));
         assert!((150..250).contains(&share(|kind| kind.impatient)));
     }

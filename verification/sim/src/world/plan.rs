@@ -11,6 +11,7 @@ use engine::node::{ChainRules, NodeConfig, NonKeeper, ReservedAccounts};
 
 use super::chain_plan::{ChainPlan, lane_rules};
 use super::features::FeatureSet;
+use super::hostile_plan::HostilePlan;
 use super::peers::PeerDirectory;
 use super::poison::Poison;
 use super::reservation_plan::ReservationPlan;
@@ -77,6 +78,8 @@ pub struct Plan {
     pub newcomers: Vec<NodeName>,
     /// The poisoned lane.
     pub poison: Option<Poison>,
+    /// What harms others, in a hostile world.
+    pub hostile: Option<HostilePlan>,
     /// The lane whose nonces are reserved by clients.
     pub reservations: Option<ReservationPlan>,
     /// The features that the command line disabled.
@@ -206,6 +209,7 @@ impl Plan {
             workloads: FeatureSet::default(),
             newcomers: Vec::new(),
             poison: None,
+            hostile: None,
             reservations: None,
             without: FeatureSet::default(),
             requests_max: None,
@@ -230,14 +234,26 @@ impl Plan {
     #[must_use]
     pub fn checked_lanes(&self) -> Vec<LaneKey> {
         let reserved_lane = self.reservations.map(ReservationPlan::lane);
-        self.lanes().into_iter().chain(reserved_lane).collect()
+        let harmed_lane = self.hostile.and_then(HostilePlan::own_lane);
+        let lanes = self.lanes().into_iter().chain(harmed_lane);
+        lanes.chain(reserved_lane).collect()
     }
 
     /// The accounts whose keys nodes have.
     #[must_use]
     pub fn accounts(&self) -> Vec<Address> {
         let poisoned = self.poison.map(|poison| poison.account);
-        self.signers.iter().copied().chain(poisoned).collect()
+        let harmed = self.hostile.and_then(|hostile| hostile.own_account);
+        let accounts = self.signers.iter().copied().chain(poisoned);
+        accounts.chain(harmed).collect()
+    }
+
+    /// The lanes that poisoned requests, repeats and floods are sent for: where nothing else goes wrong one of their own, so
+    /// that all others must not be delayed.
+    #[must_use]
+    pub fn harmed_lanes(&self) -> Vec<LaneKey> {
+        let own = self.hostile.and_then(HostilePlan::own_lane);
+        own.map_or_else(|| self.used_lanes(), |lane| vec![lane])
     }
 
     /// The lanes that requests are sent for.
@@ -289,6 +305,15 @@ impl Plan {
             + self.lease.duration * 4
             + self.chain.block_interval * (lag + 20)
             + Duration::from_secs(30)
+    }
+
+    /// How soon something of a lane with work is mined in a healed world: a no-op takes the nonce of what no node accepts,
+    /// a foreign transaction becomes final, and what is missing is sent again.
+    #[must_use]
+    pub fn progress_within(&self) -> Duration {
+        let depth = self.final_depth() + FOREIGN_FINALITY_DEPTH_MIN + self.chain.lag_for_good;
+        let blocks = self.chain.block_interval * (u32::try_from(depth).unwrap_or(u32::MAX) * 2);
+        self.gaps_within() + self.lane.resubmit.interval.unwrap_or_default() * 8 + blocks
     }
 
     /// The limits of a node.

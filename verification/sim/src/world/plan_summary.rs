@@ -47,6 +47,9 @@ impl Plan {
                 poison.kind
             ));
         }
+        if let Some(hostile) = self.hostile {
+            lines.push(format!("plan   hostile {hostile:?}"));
+        }
         if let Some(reservations) = self.reservations {
             lines.push(format!(
                 "plan   nonces of {} are reserved for {} ms",

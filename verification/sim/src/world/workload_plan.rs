@@ -41,7 +41,8 @@ const HUNG_SENDS_PERMILLE: u64 = 400;
 const POOL_LOSS_PERMILLE: u64 = 300;
 
 /// The workloads of a world with a poisoned lane: none that could delay a request by itself.
-const WORKLOADS_WITH_POISON: [Feature; 3] = [Feature::Batches, Feature::Readers, Feature::Queries];
+pub(super) const WORKLOADS_WITH_POISON: [Feature; 3] =
+    [Feature::Batches, Feature::Readers, Feature::Queries];
 
 /// The account of the poisoned lane.
 const POISONED_ACCOUNT: Address = Address::repeat_byte(0x66);
@@ -141,6 +142,11 @@ impl Plan {
             .lossy_failover
             .filter(|_| !without.contains(Feature::Loss));
         self.poison = self.poison.filter(|_| !without.contains(Feature::Poison));
+        self.lane.fee.cap = self
+            .lane
+            .fee
+            .cap
+            .filter(|_| !without.contains(Feature::FeeLimits));
         self.reservations = self
             .reservations
             .filter(|_| !without.contains(Feature::Reservations));

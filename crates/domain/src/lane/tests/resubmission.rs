@@ -1,9 +1,9 @@
 //! Txs that are not mined in time: rebroadcast, bump, limit, decision; and txs that no node will ever accept.
 
 use super::chain::NO_OP_GAS;
-use super::rules;
 use super::world::{Job, World};
-use crate::lane::{LaneRules, NonceRules, Resubmit, ResubmitPolicy};
+use super::{request, rules};
+use crate::lane::{Input, LaneRules, NonceRules, Resubmit, ResubmitPolicy};
 use crate::{AttemptKind, EventKind, Fees, SubState, TxId, TxState};
 
 pub(super) const REJECTED: u8 = 14;
@@ -219,6 +219,29 @@ fn cancel_offers_enough_to_replace_the_payload() {
         panic!("both are of the new type: {attempts:?}");
     };
     assert!(max_fee * 100 >= old * 110 && max_priority_fee > old_tip);
+}
+
+#[test]
+fn no_op_is_raised_where_its_payload_offered_all_that_is_allowed() {
+    const MOST: u128 = 1_000_000_000_000;
+    let mut world = World::ready(bumping(MOST, None));
+    let mut request = request(1_000);
+    let id = request.id;
+    request.payload.max_fee_per_gas = Some(MOST);
+    world.input(Input::Accept(request));
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(REJECTED, |job| matches!(job, Job::Send(_)));
+    world.deliver_all();
+    waits(&mut world, 2);
+    let mut attempts = world.store.attempts_of(id);
+    attempts.sort_by_key(crate::Attempt::order);
+    let no_ops = attempts.iter().filter(|a| a.kind == AttemptKind::Cancel);
+    let offers: Vec<u128> = no_ops.map(|a| a.fees.max_per_gas()).collect();
+    assert!(offers.len() > 1 && offers[0] < MOST, "{attempts:?}");
+    let rises = offers.windows(2).all(|two| two[1] * 100 >= two[0] * 110);
+    assert!(rises, "{offers:?}");
+    world.heal();
 }
 
 #[test]

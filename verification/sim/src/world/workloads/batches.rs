@@ -1,10 +1,11 @@
 //! Many requests in one call to one node: of several lanes, with duplicates and with accepted ones.
 
 use domain::{LaneKey, RequestId};
-use engine::node::{AcceptedTx, NewTx, Refusal};
+use engine::node::NewTx;
 
-use super::WorkloadContext;
-use crate::event::{Answer, WorldEvent};
+use super::{WorkloadContext, to_answer};
+use crate::event::WorldEvent;
+use crate::world::features::Feature;
 
 /// The most requests of one call.
 const BATCH_MAX: u64 = 20;
@@ -15,6 +16,7 @@ pub(super) async fn send_batches(context: WorkloadContext) {
     loop {
         context.pause(0, PAUSE_MS_MAX).await;
         if !context.requests.is_empty() {
+            context.trace.fire(Feature::Batches);
             send(&context).await;
         }
     }
@@ -49,27 +51,9 @@ async fn send(context: &WorkloadContext) {
     }
     let mut answers = answers.unwrap_or_default().into_iter();
     for (lane, request_id) in keys {
-        let answer = to_answer(answers.next());
-        if let Answer::Accepted { tx_id, .. } = answer {
-            context.accepted_txs.add(lane, &request_id, tx_id);
-        }
-        context.trace.record(WorldEvent::RequestAnswered {
-            lane,
-            request_id,
-            node: machine.name().clone(),
-            answer,
-        });
-    }
-}
-
-/// The answer as a client sees it.
-fn to_answer(answer: Option<Result<AcceptedTx, Refusal>>) -> Answer {
-    match answer {
-        Some(Ok(accepted)) => Answer::Accepted {
-            tx_id: accepted.record.tx.id,
-            is_new: accepted.is_new,
-        },
-        Some(Err(refusal)) => Answer::Refused(refusal),
-        None => Answer::NoAnswer,
+        let (answer, node) = (to_answer(answers.next()), machine.name().clone());
+        context
+            .accepted_txs
+            .record_answer(&context.trace, (lane, request_id), node, answer);
     }
 }

@@ -10,6 +10,7 @@ use futures::future::join_all;
 
 use super::WorkloadContext;
 use crate::event::WorldEvent;
+use crate::world::features::Feature;
 
 /// The most readers of a world.
 const READERS_MAX: u64 = 3;
@@ -130,6 +131,7 @@ impl Reader {
             let seen = positions.entry(self.number).or_default();
             seen.last.extend(read.iter().copied());
             drop(positions);
+            self.context.trace.fire(Feature::Readers);
             self.context.trace.record(WorldEvent::FeedRead {
                 reader: self.number,
                 node: machine.name().clone(),

@@ -1,6 +1,7 @@
 //! Endpoints that answer queries and hang on sends: one at a time, all at once, and all of them for one node only.
 
 use super::WorkloadContext;
+use crate::world::features::Feature;
 use crate::world::machine::Machine;
 
 /// How long sends hang, and how long the pause before it is.
@@ -14,11 +15,13 @@ const FOR_EVER_PERMILLE: u64 = 300;
 pub(super) async fn hang_sends(context: WorkloadContext) {
     if context.machines.len() > 1 && context.rng.permille(FOR_EVER_PERMILLE) {
         context.pause(SPAN_MS.0, SPAN_MS.1).await;
+        context.trace.fire(Feature::HungSends);
         context.machines[0].set_hangs_on_sends(true);
     }
     let endpoints = context.plan.chain.endpoints;
     loop {
         context.pause(SPAN_MS.0, SPAN_MS.1).await;
+        context.trace.fire(Feature::HungSends);
         if context.rng.permille(NODE_PERMILLE) {
             hang_sends_of_a_node(&context).await;
             continue;

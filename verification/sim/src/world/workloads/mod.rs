@@ -2,14 +2,20 @@
 //! a world has those that its plan names. A new kind of call is one more line in [`WORKLOADS`].
 
 mod batches;
+mod false_fees;
 mod feed_readers;
+mod hung_methods;
 mod hung_sends;
 mod membership;
 mod node_clocks;
 mod operator;
 mod poisoned_lane;
+mod poisoned_requests;
 mod queries;
+mod reader_floods;
+mod repeat_floods;
 mod reservations;
+mod revert_floods;
 mod rolling_restarts;
 mod sampler;
 mod scarce_funds;
@@ -19,8 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::{LaneKey, RequestId, TxId};
-use engine::node::NodeHandle;
+use domain::{LaneKey, NodeName, RequestId, TxId};
+use engine::node::{AcceptedTx as AcceptedRecord, NewTx, NodeHandle, Refusal};
 use tokio::task::JoinHandle;
 
 use super::client::Request;
@@ -28,6 +34,7 @@ use super::features::Feature;
 use super::machine::{CallOutcome, Machine};
 use super::plan::Plan;
 use crate::chain::MemoryChain;
+use crate::event::{Answer, WorldEvent};
 use crate::rng::Rng;
 use crate::store::MemoryStore;
 use crate::trace::Trace;
@@ -51,7 +58,7 @@ enum StopAt {
 type WorkloadFn = fn(WorkloadContext) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Every workload.
-const WORKLOADS: [(Feature, StopAt, WorkloadFn); 12] = [
+const WORKLOADS: [(Feature, StopAt, WorkloadFn); 18] = [
     (Feature::Batches, StopAt::Healed, |context| {
         Box::pin(batches::send_batches(context))
     }),
@@ -88,6 +95,34 @@ const WORKLOADS: [(Feature, StopAt, WorkloadFn); 12] = [
     (Feature::ScarceFunds, StopAt::Healed, |context| {
         Box::pin(scarce_funds::fund_scarcely(context))
     }),
+    (Feature::PoisonedRequests, StopAt::Healed, |context| {
+        Box::pin(poisoned_requests::send_poison(context))
+    }),
+    (Feature::HungMethods, StopAt::Healed, |context| {
+        Box::pin(hung_methods::hang_methods(context))
+    }),
+    (Feature::FalseFees, StopAt::Healed, |context| {
+        Box::pin(false_fees::report_wrong_fees(context))
+    }),
+    (Feature::RepeatFloods, StopAt::Healed, |context| {
+        Box::pin(repeat_floods::repeat_requests(context))
+    }),
+    (Feature::RevertFloods, StopAt::Healed, |context| {
+        Box::pin(revert_floods::send_reverts(context))
+    }),
+    (Feature::ReaderFloods, StopAt::Healed, |context| {
+        Box::pin(reader_floods::flood_readers(context))
+    }),
+];
+
+/// Those that only hostile worlds have.
+const HOSTILE_WORKLOADS: [Feature; 6] = [
+    Feature::PoisonedRequests,
+    Feature::HungMethods,
+    Feature::FalseFees,
+    Feature::RepeatFloods,
+    Feature::RevertFloods,
+    Feature::ReaderFloods,
 ];
 
 /// What workloads have access to.
@@ -105,6 +140,8 @@ pub(super) struct WorkloadContext {
     /// Whether the faults have ended.
     pub(super) healed: Arc<AtomicBool>,
     pub(super) rng: Rng,
+    /// The random stream of what harms others.
+    pub(super) hostile: Rng,
 }
 
 /// Starts the workloads of a world. The returned tasks must be aborted when it heals; the others end with it.
@@ -116,7 +153,7 @@ pub(super) fn start(context: &WorkloadContext) -> Vec<JoinHandle<()>> {
         if !context.plan.has_workload(feature) {
             continue;
         }
-        let handle = tokio::spawn(start_workload(context.split()));
+        let handle = tokio::spawn(start_workload(context.for_workload(feature)));
         match stop_at {
             StopAt::Healed => ending.push(handle),
             StopAt::WorldEnd => drop(handle), // detached: it ends with the world
@@ -132,6 +169,41 @@ impl WorkloadContext {
             rng: self.rng.split(),
             ..self.clone()
         }
+    }
+
+    /// The same for one workload: those of hostile worlds draw nothing from the stream of the others.
+    fn for_workload(&self, feature: Feature) -> Self {
+        let is_hostile = HOSTILE_WORKLOADS.contains(&feature);
+        let rng = if is_hostile { &self.hostile } else { &self.rng };
+        Self {
+            rng: rng.split(),
+            ..self.clone()
+        }
+    }
+
+    /// Sends a harmful request to some node that knows its chain's head, once; without one a node accepts what it cannot
+    /// check, as documented.
+    async fn submit_harmful(&self, new: NewTx) -> Answer {
+        let machine = self.pick_running_node().clone();
+        let (lane, request_id) = (new.lane, new.request_id.clone());
+        let node = machine.name().clone();
+        self.trace.record(WorldEvent::RequestSent {
+            lane,
+            request_id: request_id.clone(),
+            node: node.clone(),
+        });
+        let answer = self.call_node(&machine, |node| async move {
+            let chains = node.readiness().await.chains;
+            match chains.iter().all(|chain| chain.head.is_some()) {
+                true => node.create(new).await,
+                false => Err(Refusal::Draining),
+            }
+        });
+        let answer = to_answer(answer.await);
+        let request = (lane, request_id);
+        self.accepted_txs
+            .record_answer(&self.trace, request, node, answer.clone());
+        answer
     }
 
     /// Calls a node; `None` when it did not answer in time.
@@ -183,6 +255,18 @@ impl WorkloadContext {
     }
 }
 
+/// The answer as a client sees it.
+pub(super) fn to_answer(answer: Option<Result<AcceptedRecord, Refusal>>) -> Answer {
+    match answer {
+        Some(Ok(accepted)) => Answer::Accepted {
+            tx_id: accepted.record.tx.id,
+            is_new: accepted.is_new,
+        },
+        Some(Err(refusal)) => Answer::Refused(refusal),
+        None => Answer::NoAnswer,
+    }
+}
+
 /// The txs that were reported to clients as durable. Clones are the same list.
 #[derive(Clone, Default)]
 pub(super) struct AcceptedTxs {
@@ -197,7 +281,26 @@ pub(super) struct AcceptedTx {
 }
 
 impl AcceptedTxs {
-    pub(super) fn add(&self, lane: LaneKey, request_id: &RequestId, tx_id: TxId) {
+    /// Records what a node answered to a request.
+    pub(super) fn record_answer(
+        &self,
+        trace: &Trace,
+        (lane, request_id): (LaneKey, RequestId),
+        node: NodeName,
+        answer: Answer,
+    ) {
+        if let Answer::Accepted { tx_id, .. } = answer {
+            self.add(lane, &request_id, tx_id);
+        }
+        trace.record(WorldEvent::RequestAnswered {
+            lane,
+            request_id,
+            node,
+            answer,
+        });
+    }
+
+    fn add(&self, lane: LaneKey, request_id: &RequestId, tx_id: TxId) {
         let request_id = request_id.clone();
         let mut txs = self.txs.lock().unwrap_or_else(PoisonError::into_inner);
         txs.push(AcceptedTx {

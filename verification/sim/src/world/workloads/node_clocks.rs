@@ -3,6 +3,7 @@
 
 use super::{Machine, WorkloadContext};
 use crate::event::WorldEvent;
+use crate::world::features::Feature;
 
 /// The longest pause between two changes.
 const PAUSE_MS_MAX: u64 = 20_000;
@@ -34,5 +35,6 @@ pub(super) async fn disturb_clocks(context: WorkloadContext) {
 
 fn record(context: &WorkloadContext, machine: &Machine, what: String) {
     let node = machine.name().clone();
+    context.trace.fire(Feature::NodeClocks);
     context.trace.record(WorldEvent::NodeClock { node, what });
 }

@@ -5,6 +5,7 @@ use domain::LaneKey;
 
 use super::WorkloadContext;
 use crate::event::WorldEvent;
+use crate::world::features::Feature;
 
 /// How often the lanes are checked, at most.
 const POLL_MS_MAX: u64 = 10_000;
@@ -36,6 +37,7 @@ async fn accept_loss(context: &WorkloadContext, lane: LaneKey) {
         node.accept_loss(lane, reason).await
     });
     if let Some(Ok(())) = answer.await {
+        context.trace.fire(Feature::Operator);
         context.trace.record(WorldEvent::LossAccepted {
             lane,
             node: machine.name().clone(),

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::WorkloadContext;
 use crate::chain::{REJECTED, UNSIGNABLE};
+use crate::world::features::Feature;
 use crate::world::poison::{Poison, PoisonKind};
 
 /// The longest pause between two requests.
@@ -23,6 +24,7 @@ pub(super) async fn send_requests(context: WorkloadContext) {
     let seats = Arc::new(Semaphore::new(AT_ONCE));
     for number in 0_u64.. {
         context.pause(0, PAUSE_MS_MAX).await;
+        context.trace.fire(Feature::Poison);
         let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else {
             continue;
         };

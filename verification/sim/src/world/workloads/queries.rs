@@ -9,6 +9,7 @@ use engine::ports::{StoreError, TxRecord};
 use tokio::time::Instant;
 
 use super::{AcceptedTx, WorkloadContext};
+use crate::world::features::Feature;
 use crate::world::machine::{CallOutcome, Machine};
 
 /// The longest pause between two queries.
@@ -25,6 +26,7 @@ pub(super) async fn run_queries(context: WorkloadContext) {
         let Some(accepted_tx) = context.accepted_txs.pick(&context.rng) else {
             continue;
         };
+        context.trace.fire(Feature::Queries);
         match context.rng.below(6) {
             0 => check_by_id(&context, &machine, accepted_tx).await,
             1 => check_by_request(&context, &machine, accepted_tx).await,

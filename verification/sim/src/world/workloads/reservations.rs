@@ -16,6 +16,7 @@ use super::WorkloadContext;
 use crate::chain::ChainTx;
 use crate::event::WorldEvent;
 use crate::world::chain_plan::FEE_HIGH;
+use crate::world::features::Feature;
 use crate::world::reservation_plan::ReservationPlan;
 
 /// The longest pause between two reservations.
@@ -137,6 +138,7 @@ async fn hold_reservation(context: WorkloadContext, reservations: ReservationPla
     let Some(Ok(reservation)) = answer.await else {
         return;
     };
+    context.trace.fire(Feature::Reservations);
     context.trace.record(WorldEvent::NonceReserved {
         lane,
         nonce: reservation.nonce,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Machine, WorkloadContext};
+use crate::world::features::Feature;
 
 /// The longest pause between two deployments.
 const PAUSE_MS_MAX: u64 = 60_000;
@@ -21,6 +22,7 @@ pub(super) async fn restart_nodes(context: WorkloadContext) {
             .iter()
             .filter(|machine| machine.is_present())
         {
+            context.trace.fire(Feature::Restarts);
             machine.drain();
             wait_until_running(machine).await;
         }

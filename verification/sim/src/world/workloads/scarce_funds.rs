@@ -3,6 +3,7 @@
 use alloy_primitives::U256;
 
 use super::WorkloadContext;
+use crate::world::features::Feature;
 
 /// How long a balance lasts.
 const PAUSE_MS: (u64, u64) = (500, 6_000);
@@ -14,6 +15,7 @@ const REQUEST_WEI: u64 = 300_000_000_000_000;
 pub(super) async fn fund_scarcely(context: WorkloadContext) {
     loop {
         context.pause(PAUSE_MS.0, PAUSE_MS.1).await;
+        context.trace.fire(Feature::ScarceFunds);
         let account = *context.rng.pick(&context.plan.signers);
         let requests = context.rng.between(0, REQUESTS_MAX);
         let balance = U256::from(requests) * U256::from(REQUEST_WEI);
