@@ -27,15 +27,12 @@ pub(super) struct ChainKnowledge {
     nonces: Option<KnownNonces>,
     /// A report of a nonce above the cursor that is not proven.
     pub(super) claim: Option<NonceClaim>,
-    /// When the last answer came, whatever it said.
-    answered_at: Option<Timestamp>,
     is_querying: bool,
     /// Whether the latest query needed a second endpoint to agree.
     was_queried_with_quorum: bool,
     /// Whether the next query, whenever it is made, needs that.
     pub(super) needs_quorum: bool,
-    /// How many complete answers came since the lane was loaded.
-    answers: u64,
+    answers: Answers,
     suspicion: Option<Suspicion>,
     /// Nonces below the first are consumed since the second, while receipts of ours are missing.
     missing_receipts: Option<(Nonce, Timestamp)>,
@@ -55,6 +52,15 @@ struct ReportedHeaders {
     view: Option<Arc<ChainView>>,
     /// Whether the present step reports the tip of the present view.
     is_reporting: bool,
+}
+
+/// The answers to nonce queries since the lane was loaded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    /// How many were complete.
+    complete: u64,
+    /// When the last one came, whatever it said.
+    last_at: Option<Timestamp>,
 }
 
 /// The account's nonces, and how far the answer can be trusted.
@@ -144,7 +150,7 @@ impl ChainKnowledge {
 
     /// Whether there is no answer yet, or the last one is at least this old.
     pub(super) fn is_older_than(&self, age: Duration, now: Timestamp) -> bool {
-        self.answered_at.is_none_or(|at| now.since(at) >= age)
+        self.answers.last_at.is_none_or(|at| now.since(at) >= age)
     }
 
     /// Whether every endpoint agrees that nothing at or above this nonce is pending.
@@ -155,7 +161,7 @@ impl ChainKnowledge {
     }
 
     pub(super) fn answers(&self) -> u64 {
-        self.answers
+        self.answers.complete
     }
 
     pub(super) fn is_querying(&self) -> bool {
@@ -179,10 +185,10 @@ impl ChainKnowledge {
     /// Counts an answer, whatever it says.
     pub(super) fn finish_query(&mut self, agreement: Agreement, now: Timestamp) {
         self.is_querying = false;
-        self.answered_at = Some(now);
+        self.answers.last_at = Some(now);
         if agreement == Agreement::Quorum {
             self.needs_quorum = false;
-            self.answers = self.answers.saturating_add(1);
+            self.answers.complete = self.answers.complete.saturating_add(1);
         }
     }
 
@@ -240,7 +246,7 @@ impl ChainKnowledge {
 
     /// Recorded times never lie ahead of a wall clock that was set back.
     pub(super) fn clamp_times(&mut self, now: Timestamp) {
-        self.answered_at = self.answered_at.map(|at| at.min(now));
+        self.answers.last_at = self.answers.last_at.map(|at| at.min(now));
         if let Some(known) = &mut self.nonces {
             known.at = known.at.min(now);
         }
