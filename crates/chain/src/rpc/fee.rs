@@ -461,9 +461,10 @@ mod tests {
 
     #[test]
     fn missing_base_fee_is_plausible_only_where_no_block_has_one() {
-        let without = |number| Block {
-            base_fee_per_gas: None,
-            ..block_at(number, 0)
+        let without = |number| {
+            let mut block = block_at(number, 0);
+            block.base_fee_per_gas = None;
+            block
         };
         let mut legacy = FeeState::default();
         assert!(legacy.record_head(&without(1)).is_plausible);
