@@ -134,8 +134,8 @@ mod tests {
         let held = admit_many(&limits, "10.0.0.1", 30);
         assert_eq!(held.len(), 20);
         let page = recorder.handle().render();
-        let line = "lanekeeper_http_connections_refused_total 10\n";
-        assert!(page.contains(line), "{page}");
+        let name = "lanekeeper_http_connections_refused_total";
+        assert!(page.contains(&format!("{name} 10\n")), "{page}");
         assert!(limits.admit(address("10.0.0.2")).is_some());
         drop(held);
         assert_eq!(admit_many(&limits, "10.0.0.1", 30).len(), 20);
