@@ -139,6 +139,7 @@ async fn transaction_belongs_to_one_nonce() {
 }
 
 /// Path, body, and what the response must mention.
+#[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
 fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 20] {
     [
         (
@@ -320,6 +321,7 @@ impl NonceReservations for Refusing {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
 #[tokio::test(start_paused = true)]
 async fn every_refusal_states_retryability_and_effect() {
     let why = || "why".to_owned();

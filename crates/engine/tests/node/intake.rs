@@ -166,23 +166,6 @@ async fn first_of_equal_request_ids_in_a_batch_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeat_of_a_refused_request_in_a_batch_is_decided_by_itself() {
-    let cluster = Cluster::new();
-    let test_node = cluster.start_warm("a").await;
-    let mut refused = transfer(1, "same");
-    refused.payload.gas = Some(1 << 40);
-    let batch = vec![refused.clone(), transfer(1, "same"), refused];
-    let answers = test_node.node.handle().create_many(batch).await;
-    let [refused, made, reused] = answers.try_into().unwrap();
-    assert!(
-        matches!(refused, Err(Refusal::GasAboveLimit(_))),
-        "{refused:?}"
-    );
-    assert!(made.unwrap().is_new);
-    assert!(matches!(reused, Err(Refusal::KeyReused(_))), "{reused:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn full_lane_refuses_and_other_lanes_still_get_in() {
     let cluster = Cluster::new();
     // Half of an inbox of two is one caller per lane.
