@@ -4,10 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, RETRY_AFTER,
+};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Uri};
+use axum::http::{HeaderValue, Method, Uri, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use browser_guard::BrowserGuard;
@@ -56,7 +59,10 @@ pub(crate) async fn identify_request(
     let started = api.config.clock.monotonic();
     request.extensions_mut().insert(RequestTraceId(id.clone()));
 
-    let mut response = next.run(request).await;
+    let mut response = match check_host(&request) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
 
     let took = api.config.clock.monotonic().since(started);
     let status = response.status();
@@ -72,10 +78,26 @@ pub(crate) async fn identify_request(
         "route" => route, "method" => method_label(&method), "status" => status.as_str().to_owned()
     )
     .increment(1);
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        *response.body_mut() = Body::from(problem.document(id.to_str().ok()));
+        response.headers_mut().remove(CONTENT_LENGTH); // of the document without the id
+    }
     let headers = response.headers_mut();
     headers.insert(LANEKEEPER_NODE, api.node_header.clone());
     headers.insert(REQUEST_ID, id);
     response
+}
+
+/// A request names its host once (RFC 9112, 3.2). Where it names two, a proxy in front may have judged the other one.
+fn check_host(request: &Request) -> Result<(), Problem> {
+    let count = request.headers().get_all(HOST).iter().count();
+    if count == 1 || (count == 0 && request.version() < Version::HTTP_11) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        ProblemKind::InvalidHeader,
+        format!("header `Host` is there {count} times: send it once"),
+    ))
 }
 
 /// Lets browsers show responses to pages of the allowed origins, and answers their preflight requests.

@@ -8,6 +8,7 @@ pub mod commands;
 pub mod output;
 pub mod process;
 
+pub mod address;
 pub mod amount;
 pub mod duration;
 pub mod failure;

@@ -4,6 +4,7 @@
 //! Read in this order: [`tx`] (what a tx goes through), [`lane`] (how a lane decides), then the parts.
 #![warn(missing_docs, clippy::arithmetic_side_effects)]
 
+pub mod address;
 pub mod ids;
 pub mod payload;
 pub mod reservation;
@@ -21,6 +22,7 @@ pub mod window;
 
 pub mod lane;
 
+pub use address::{BadAddress, parse_address};
 pub use alloy_primitives::{Address, B256, Bytes, U256};
 pub use attempt::{Attempt, AttemptKind, SendOutcome, UnsignedEnvelope};
 pub use event::{Event, EventKind};

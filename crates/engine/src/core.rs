@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use crate::broadcaster::Outbox;
 use crate::cluster::{Cluster, Observations};
 use crate::feed::Feed;
-use crate::node::{ChainRules, NodeConfig, Ports};
+use crate::node::{ChainRules, NodeConfig, Ports, Refusal};
 use crate::ownership::Leases;
 use crate::ports::{Chain, LeaseRequest, Member, Store, StoreError};
 use crate::revert_reasons::RevertReasons;
@@ -186,6 +186,17 @@ impl Core {
             heartbeats: 0, // the store counts
             draining: self.is_draining(),
         }
+    }
+
+    /// Checks that chain and signer of a lane are configured.
+    pub(crate) fn check_configured(&self, lane: LaneKey) -> Result<(), Refusal> {
+        if !self.chains.contains_key(&lane.chain_id) {
+            return Err(Refusal::UnknownChain(lane.chain_id));
+        }
+        if !self.lanes.contains(lane) {
+            return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
+        }
+        Ok(())
     }
 
     pub(crate) fn chain(&self, id: ChainId) -> &ChainState {

@@ -1,5 +1,8 @@
 //! Opens the adapters that the configuration names: store, chains, signers, access.
 
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +13,7 @@ use chain::keys::{self, KeyEntry, KeySource};
 use chain::rpc::{RpcChain, RpcChainConfig};
 use cli::Failure;
 use cli::failure::with_sources;
-use domain::ChainId;
+use domain::{Address, ChainId};
 use engine::ports::{Chain, Signer, Store};
 use store::postgres::{self, PostgresConfig, PostgresStore};
 use store::sqlite::SqliteStore;
@@ -149,23 +152,44 @@ pub(crate) async fn load_signers(config: &Config) -> Result<Arc<dyn Signer>, Fai
     Ok(Arc::new(signer))
 }
 
-/// Problems with keys and secrets: errors in the file itself, and files that may only be missing on the
-/// machine that runs the check.
+/// Problems with keys and secrets: errors, and sources that are not there and may only be missing on the machine
+/// that runs the check.
 pub(crate) fn find_secret_problems(config: &Config) -> (Vec<String>, Vec<String>) {
     let (mut errors, mut missing) = (Vec::new(), Vec::new());
-    missing.extend(load_cluster_secret(config).err().map(|e| e.to_string()));
+    if let Err(error) = load_cluster_secret(config) {
+        let file = config.node.cluster_secret_file.as_deref();
+        let is_absent = file.is_some_and(is_absent);
+        let list = if is_absent { &mut missing } else { &mut errors };
+        list.push(error.to_string());
+    }
+    let mut accounts: BTreeMap<Address, usize> = BTreeMap::new();
     for (index, signer) in config.signers.iter().enumerate() {
-        let entry = key_entry(signer).into_iter().collect();
-        if let Err(error) = keys::load(entry) {
-            let list = if signer.key.is_some() {
-                &mut errors
-            } else {
-                &mut missing
-            };
-            list.push(format!("signer {}: {}", index + 1, with_sources(&error)));
+        let number = index + 1;
+        let loaded = match keys::load(key_entry(signer).into_iter().collect()) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                let is_absent = error.is_absence();
+                let list = if is_absent { &mut missing } else { &mut errors };
+                list.push(format!("signer {number}: {}", with_sources(&error)));
+                continue;
+            }
+        };
+        let keys = loaded.accounts().into_iter().map(|(account, _)| account);
+        for account in keys {
+            if let Some(other) = accounts.insert(account, number) {
+                errors.push(format!(
+                    "signer {number}: {account} is the account of signer {other} too: an account has one \
+                     signer, so remove one of them"
+                ));
+            }
         }
     }
     (errors, missing)
+}
+
+fn is_absent(path: &Path) -> bool {
+    let found = std::fs::metadata(path);
+    found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// The source of a key. The validation guarantees exactly one for each signer with a key.

@@ -96,7 +96,14 @@ impl JsonRpc {
             .collect();
         let response = self.http.post(&self.url).json(&body).send().await;
         let response = response.map_err(|e| self.unreachable(&e))?;
-        let answers: Vec<Value> = response.json().await.map_err(|e| self.unreachable(&e))?;
+        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let answers: Vec<Value> = serde_json::from_slice(&bytes).map_err(|_not_a_list| {
+            Failure::Refused(format!(
+                "{} answers, but not as the JSON-RPC endpoint of a dev chain: check the address, and \
+                 that it is not the API of a node",
+                self.url
+            ))
+        })?;
         let mut ordered = vec![Value::Null; calls.len()];
         for mut answer in answers {
             let id = answer

@@ -6,9 +6,9 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use domain::LaneKey;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::calls::{PathParts, REASON_MAX, invalid_encoding};
+use crate::calls::{PathParts, invalid_encoding};
 use crate::middleware::origin;
 use crate::parse::{self, Query};
 use crate::problem::{Problem, ProblemKind};
@@ -56,31 +56,11 @@ pub(crate) async fn resume(
     let (parts, body) = request.into_parts();
     Query::parse(parts.uri.query(), &[])?;
     let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
-    let Resume {
-        reason,
-        accept_loss,
-    } = serde_json::from_slice(&body)
-        .map_err(|error| Problem::new(ProblemKind::InvalidJson, error.to_string()))?;
-    if !accept_loss || reason.trim().is_empty() || reason.len() > REASON_MAX {
-        return Err(Problem::new(
-            ProblemKind::InvalidField,
-            format!(
-                "a halted lane resumes only with `acceptLoss: true` and a `reason` of 1 to \
-                 {REASON_MAX} bytes: compare it with the chain first"
-            ),
-        ));
-    }
+    let reason = parse::parse_resume(&body)?;
     let caller = origin(&parts).caller.unwrap_or_else(|| "no API key".into());
     let reason = format!("{reason} ({caller})");
     api.node.accept_loss(key, &reason).await?;
     lane_response(&api, key, StatusCode::ACCEPTED).await
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Resume {
-    reason: String,
-    accept_loss: bool,
 }
 
 pub(super) fn lane_key(parts: PathParts<(String, String)>) -> Result<LaneKey, Problem> {

@@ -13,9 +13,6 @@ use axum::extract::rejection::PathRejection;
 use crate::parse::RuleViolation;
 use crate::problem::Problem;
 
-/// The longest reason for an operation, in bytes.
-const REASON_MAX: usize = 500;
-
 /// The parts of a path; percent-encoding may be invalid.
 type PathParts<T> = Result<Path<T>, PathRejection>;
 

@@ -30,14 +30,16 @@ pub(super) fn u64(text: &str) -> Result<u64, RuleViolation> {
 
 /// A chain id in a path or query: decimal.
 pub(crate) fn chain_id(text: &str) -> Result<ChainId, RuleViolation> {
-    let is_decimal = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    match text.parse() {
-        Ok(id) if is_decimal => Ok(ChainId(id)),
-        Ok(_) | Err(_) => Err(RuleViolation::must_be(
-            "a chain id, a decimal number such as 31337",
-            text,
-        )),
-    }
+    let expected = "a chain id, a decimal number without leading zeros such as 31337";
+    plain_decimal(text)
+        .map(ChainId)
+        .ok_or_else(|| RuleViolation::must_be(expected, text))
+}
+
+/// A number in a path or query. One number has one form: leading zeros are refused as in amounts.
+pub(crate) fn plain_decimal(text: &str) -> Option<u64> {
+    let number: u64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
 }
 
 /// The digits of an amount, and their radix. Checks the characters, because the number parsers also accept a sign or

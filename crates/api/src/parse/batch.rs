@@ -2,10 +2,11 @@
 
 use engine::node::NewTx;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
+use serde_json::value::RawValue;
 
-use crate::parse::RuleViolation;
 use crate::parse::json::{Fields, Json, Object, ReadList, Skipped, fill};
-use crate::parse::tx::{RawTx, RequestContext, check, parse_object};
+use crate::parse::tx::{RawTx, RequestContext, check, parse_fields};
+use crate::parse::{FieldPath, RuleViolation};
 use crate::problem::Problem;
 
 const BATCH_MAX: usize = 500;
@@ -15,8 +16,7 @@ pub(crate) fn parse_batch(
     body: &[u8],
     context: RequestContext<'_>,
 ) -> Result<Vec<Result<NewTx, Problem>>, Problem> {
-    let Object(raw) = parse_object::<RawBatch<'_>>(body)?;
-    let raw = raw.map_err(|fault| fault.violation.in_field(&fault.field))?;
+    let raw: RawBatch<'_> = parse_fields(body)?;
     let items = match raw.txs {
         Some(Json::List(items)) if items.count > BATCH_MAX => Err(RuleViolation::new(format!(
             "has {} items, but at most {BATCH_MAX} are allowed: split the batch",
@@ -29,12 +29,16 @@ pub(crate) fn parse_batch(
         Some(other) => Err(other.type_mismatch("an array")),
     };
     let items = items.map_err(|violation| violation.in_field("txs"))?;
-    let check_item = |(item, raw): (usize, Json<'_, Object<RawTx<'_>>>)| {
-        let Json::Object(raw) = raw else {
-            let violation = raw.type_mismatch("an object");
-            return Err(violation.in_field(&format!("txs[{item}]")));
-        };
-        check(raw, context, Some(item))
+    let check_item = |(item, raw): (usize, &RawValue)| {
+        let violation_in_item =
+            |violation: RuleViolation| violation.in_body(FieldPath::in_item(Some(item), &[]));
+        match serde_json::from_str::<Json<'_, Object<RawTx<'_>>>>(raw.get()) {
+            Ok(Json::Object(raw)) => check(raw, context, Some(item)),
+            Ok(other) => Err(violation_in_item(other.type_mismatch("an object"))),
+            Err(error) => Err(violation_in_item(RuleViolation::new(format!(
+                "has a value that cannot be read ({error}): correct it"
+            )))),
+        }
     };
     Ok(items.map(check_item).collect())
 }
@@ -44,9 +48,10 @@ struct RawBatch<'a> {
     txs: Option<Json<'a, Skipped, Items<'a>>>,
 }
 
-/// The items up to the limit, and the number of all items.
+/// The texts of the items up to the limit, and the number of all items. An item is read by itself, so that a value
+/// which no type holds, such as 1e400, fails only its own.
 struct Items<'a> {
-    raw: Vec<Json<'a, Object<RawTx<'a>>>>,
+    raw: Vec<&'a RawValue>,
     count: usize,
 }
 

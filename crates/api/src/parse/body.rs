@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody};
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use tokio::time::timeout;
@@ -27,7 +27,9 @@ pub(crate) async fn read_json_body(
     check_content_type(headers)?;
     let declared = body.size_hint().lower();
     if usize::try_from(declared).map_or(true, |declared| declared > max) {
-        discard(body).await;
+        if !headers.contains_key(EXPECT) {
+            discard(body).await;
+        } // else the client waits for the response before it writes: reading would ask it to write
         return Err(too_large(max));
     }
     match timeout(BODY_READ_MAX, collect_parts(body, max)).await {

@@ -1,25 +1,19 @@
 //! Addresses, hashes and tx ids: texts of fixed width.
 
 use alloy_primitives::{Address, B256, hex};
-use domain::TxId;
+use domain::{BadAddress, TxId};
 use uuid::Uuid;
 
 use crate::parse::RuleViolation;
 
-/// Mixed case is a checksum (EIP-55) and must match, because a mismatch may be a typo.
 pub(crate) fn address(text: &str) -> Result<Address, RuleViolation> {
-    let address = decode_fixed::<20>(text)
-        .map(Address::from)
-        .ok_or_else(|| RuleViolation::must_be("an address, 0x and 40 hex digits", text))?;
-    let has_lower = text.bytes().skip(2).any(|b| b.is_ascii_lowercase());
-    let has_upper = text.bytes().skip(2).any(|b| b.is_ascii_uppercase());
-    if has_lower && has_upper && address.to_checksum_buffer(None).as_str() != text {
-        return Err(RuleViolation::new(format!(
+    domain::parse_address(text).map_err(|error| match error {
+        BadAddress::Form => RuleViolation::must_be("an address, 0x and 40 hex digits", text),
+        BadAddress::Checksum => RuleViolation::new(format!(
             "has a wrong EIP-55 checksum: check {text} for a typo, or send it in lower case if \
              you are sure"
-        )));
-    }
-    Ok(address)
+        )),
+    })
 }
 
 pub(crate) fn hash(text: &str) -> Result<B256, RuleViolation> {

@@ -16,7 +16,7 @@ use crate::parse::RuleViolation;
 #[derive(Debug)]
 pub(super) enum Json<'a, Object = Skipped, List = Skipped> {
     Null,
-    Bool,
+    Bool(bool),
     /// A non-negative integer.
     Number(u64),
     /// Any other number.
@@ -43,7 +43,7 @@ impl<O, L> Json<'_, O, L> {
     fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null",
-            Self::Bool => "a boolean",
+            Self::Bool(_) => "a boolean",
             Self::Number(_) | Self::OtherNumber => "a number",
             Self::Text(_) => "a string",
             Self::List(_) => "an array",
@@ -183,8 +183,8 @@ impl<'de, O: ReadObject<'de>, L: ReadList<'de>> Visitor<'de> for JsonVisitor<O, 
         Ok(Json::Null)
     }
 
-    fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Json::Bool)
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Json::Bool(value))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {

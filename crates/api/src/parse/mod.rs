@@ -5,22 +5,26 @@
 mod amount;
 mod batch;
 mod body;
+mod field_path;
 mod header;
 mod identifier;
 mod json;
+mod operation;
 mod page;
 mod payload;
 mod query;
 mod tx;
 mod wait;
 
-pub(crate) use amount::chain_id;
+pub(crate) use amount::{chain_id, plain_decimal};
 pub(crate) use batch::parse_batch;
 pub(crate) use body::{check_content_type, read_json_body};
+pub(crate) use field_path::FieldPath;
 pub(crate) use header::{
     IDEMPOTENCY_KEY, header_text, idempotency_key, last_event_id, parse_trace_id, traceparent,
 };
-pub(crate) use identifier::{address, hash, hyphenated_uuid, tx_id};
+pub(crate) use identifier::{address, hash, tx_id};
+pub(crate) use operation::{parse_empty_object, parse_hash_mark, parse_release, parse_resume};
 pub(crate) use page::{event_filter, lane_page, tx_cursor_text, tx_filter};
 pub(crate) use query::Query;
 pub(crate) use tx::{RequestContext, parse_new_tx, request_id};
@@ -31,7 +35,7 @@ mod tests;
 
 use std::borrow::Cow;
 
-use crate::problem::{Problem, ProblemKind};
+use crate::problem::{FieldError, Problem, ProblemKind};
 
 /// The rule that a value breaks, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +64,20 @@ impl RuleViolation {
         Self::new(format!("must be {expected}, not {}", excerpt(text)))
     }
 
-    pub(crate) fn in_field(self, path: &str) -> Problem {
-        Problem::new(self.field_problem, format!("`{path}` {}", self.text))
+    /// The violation of a field of the body.
+    pub(crate) fn in_field(self, name: &str) -> Problem {
+        self.in_body(FieldPath::new(&[name]))
+    }
+
+    /// The violation of a value anywhere in the body.
+    pub(crate) fn in_body(self, path: FieldPath<'_>) -> Problem {
+        Problem {
+            field_error: Some(FieldError {
+                pointer: path.pointer(),
+                rule: self.text.clone().into_owned(),
+            }),
+            ..Problem::new(self.field_problem, format!("{path} {}", self.text))
+        }
     }
 
     pub(crate) fn in_query(self, name: &str) -> Problem {

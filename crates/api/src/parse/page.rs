@@ -3,7 +3,7 @@
 use domain::{EventKind, LaneKey, Nonce, TxState};
 use engine::ports::{EventFilter, LanePlace, TxCursor, TxFilter};
 
-use crate::parse::amount::chain_id;
+use crate::parse::amount::{chain_id, plain_decimal};
 use crate::parse::identifier::{address, tx_id};
 use crate::parse::{Query, RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
@@ -107,14 +107,11 @@ fn invalid_cursor(name: &str) -> Problem {
 
 fn parse_limit(query: &Query<'_>) -> Result<usize, Problem> {
     let parsed = query.optional("limit", |text| {
-        let is_decimal = text.bytes().all(|b| b.is_ascii_digit());
-        match text.parse() {
-            Ok(limit) if is_decimal && (1..=LIMIT_MAX).contains(&limit) => Ok(limit),
-            Ok(_) | Err(_) => Err(RuleViolation::must_be(
-                &format!("a number from 1 to {LIMIT_MAX}"),
-                text,
-            )),
-        }
+        let limit = plain_decimal(text).and_then(|limit| usize::try_from(limit).ok());
+        let expected = format!("a number from 1 to {LIMIT_MAX} without leading zeros");
+        limit
+            .filter(|limit| (1..=LIMIT_MAX).contains(limit))
+            .ok_or_else(|| RuleViolation::must_be(&expected, text))
     })?;
     Ok(parsed.unwrap_or(LIMIT_DEFAULT))
 }

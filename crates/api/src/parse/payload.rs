@@ -57,44 +57,34 @@ impl<'de> Fields<'de> for RawPayload<'de> {
     }
 }
 
-/// The path of a field, and the rule that it breaks.
+/// The name of a field of the payload, and the rule that it breaks.
 type FieldViolation = (&'static str, RuleViolation);
 
-fn refuse<T>(path: &'static str, rule: impl Into<Cow<'static, str>>) -> Result<T, FieldViolation> {
-    Err((path, RuleViolation::new(rule)))
+fn refuse<T>(name: &'static str, rule: impl Into<Cow<'static, str>>) -> Result<T, FieldViolation> {
+    Err((name, RuleViolation::new(rule)))
 }
 
 impl RawPayload<'_> {
     /// Checks every rule, and returns the payload.
     pub(super) fn validate(self) -> Result<Payload, FieldViolation> {
         let payload = Payload {
-            to: optional_field("payload.to", self.to, "an address as a string", address)?,
-            value: optional_field(
-                "payload.value",
-                self.value,
-                amount::EXPECTED_AMOUNT,
-                amount::u256,
-            )?
-            .unwrap_or(U256::ZERO),
+            to: optional_field("to", self.to, "an address as a string", address)?,
+            value: optional_field("value", self.value, amount::EXPECTED_AMOUNT, amount::u256)?
+                .unwrap_or(U256::ZERO),
             data: optional_field(
-                "payload.data",
+                "data",
                 self.data,
                 "a string with 0x and hex digits",
                 parse_data,
             )?
             .unwrap_or_default(),
-            gas: optional_field(
-                "payload.gas",
-                self.gas,
-                amount::EXPECTED_AMOUNT,
-                amount::u64,
-            )?,
-            max_fee_per_gas: wei_field("payload.maxFeePerGas", self.max_fee_per_gas)?,
+            gas: optional_field("gas", self.gas, amount::EXPECTED_AMOUNT, amount::u64)?,
+            max_fee_per_gas: wei_field("maxFeePerGas", self.max_fee_per_gas)?,
             max_priority_fee_per_gas: wei_field(
-                "payload.maxPriorityFeePerGas",
+                "maxPriorityFeePerGas",
                 self.max_priority_fee_per_gas,
             )?,
-            gas_price: wei_field("payload.gasPrice", self.gas_price)?,
+            gas_price: wei_field("gasPrice", self.gas_price)?,
             tx_type: tx_type(self.r#type)?,
         };
         check_target(payload.to, &payload.data)?;
@@ -106,7 +96,7 @@ impl RawPayload<'_> {
 
 /// An optional field; `null` means the same as an omitted field, as in responses.
 fn optional_field<T>(
-    path: &'static str,
+    name: &'static str,
     json: Option<Json<'_>>,
     expected: &'static str,
     parse: impl FnOnce(&str) -> Result<T, RuleViolation>,
@@ -117,12 +107,12 @@ fn optional_field<T>(
             .text(expected)
             .and_then(parse)
             .map(Some)
-            .map_err(|violation| (path, violation)),
+            .map_err(|violation| (name, violation)),
     }
 }
 
-fn wei_field(path: &'static str, json: Option<Json<'_>>) -> Result<Option<u128>, FieldViolation> {
-    optional_field(path, json, amount::EXPECTED_AMOUNT, amount::u128)
+fn wei_field(name: &'static str, json: Option<Json<'_>>) -> Result<Option<u128>, FieldViolation> {
+    optional_field(name, json, amount::EXPECTED_AMOUNT, amount::u128)
 }
 
 fn parse_data(text: &str) -> Result<Bytes, RuleViolation> {
@@ -159,9 +149,9 @@ fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, FieldViolation> {
         None | Some(Json::Null) => return Ok(None),
         Some(Json::Number(number)) => Some(*number),
         Some(Json::Text(text)) if text.starts_with("0x") => amount::u64(text).ok(),
-        Some(Json::Bool | Json::OtherNumber | Json::Text(_) | Json::List(_) | Json::Object(_)) => {
-            None
-        }
+        Some(
+            Json::Bool(_) | Json::OtherNumber | Json::Text(_) | Json::List(_) | Json::Object(_),
+        ) => None,
     };
     let kind = match number {
         Some(0) => return Ok(Some(TxType::Legacy)),
@@ -170,14 +160,14 @@ fn tx_type(json: Option<Json<'_>>) -> Result<Option<TxType>, FieldViolation> {
         Some(_) | None => ProblemKind::InvalidField,
     };
     let rule = "is not supported: use \"0x2\" (EIP-1559) or \"0x0\" (legacy), or leave it out";
-    Err(("payload.type", RuleViolation::of_kind(kind, rule)))
+    Err(("type", RuleViolation::of_kind(kind, rule)))
 }
 
 /// Without a recipient the data is deployed as a contract, so there must be some.
 fn check_target(to: Option<Address>, data: &Bytes) -> Result<(), FieldViolation> {
     if to.is_none() && data.is_empty() {
         return refuse(
-            "payload.to",
+            "to",
             "is missing: send a recipient, or `payload.data` to deploy a contract",
         );
     }
@@ -189,7 +179,7 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
     let wants_1559 = max_fee.is_some() || tip.is_some();
     if payload.gas_price.is_some() && wants_1559 {
         return refuse(
-            "payload.gasPrice",
+            "gasPrice",
             "cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send either the legacy \
                  field or the EIP-1559 ones",
         );
@@ -197,14 +187,14 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
     match payload.tx_type {
         Some(TxType::Legacy) if wants_1559 => {
             return refuse(
-                "payload.type",
+                "type",
                 "\"0x0\" cannot be combined with maxFeePerGas or maxPriorityFeePerGas: send gasPrice \
                      or \"0x2\"",
             );
         }
         Some(TxType::Eip1559) if payload.gas_price.is_some() => {
             return refuse(
-                "payload.type",
+                "type",
                 "\"0x2\" cannot be combined with gasPrice: send maxFeePerGas and maxPriorityFeePerGas, \
                      or \"0x0\"",
             );
@@ -215,7 +205,7 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
         && tip > max_fee
     {
         return refuse(
-            "payload.maxPriorityFeePerGas",
+            "maxPriorityFeePerGas",
             format!(
                 "is {tip}, above maxFeePerGas ({max_fee}), which includes it: lower it, or raise \
                  maxFeePerGas"
@@ -242,5 +232,5 @@ fn check_gas(payload: &Payload) -> Result<(), FieldViolation> {
     } else {
         return Ok(());
     };
-    Err(("payload.gas", violation))
+    Err(("gas", violation))
 }

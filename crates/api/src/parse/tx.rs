@@ -8,7 +8,7 @@ use serde::de::MapAccess;
 use crate::parse::identifier::address;
 use crate::parse::json::{FieldFault, Fields, Json, Object, fill};
 use crate::parse::payload::RawPayload;
-use crate::parse::{RuleViolation, excerpt};
+use crate::parse::{FieldPath, RuleViolation, excerpt};
 use crate::problem::{Problem, ProblemKind};
 
 /// What is known of a request besides its body.
@@ -36,10 +36,16 @@ pub(super) fn parse_object<'a, F: Fields<'a>>(body: &'a [u8]) -> Result<Object<F
         )
     })?;
     let Json::Object(object) = json else {
-        let detail = format!("the body {}", json.type_mismatch("an object").text);
-        return Err(Problem::new(ProblemKind::InvalidField, detail));
+        let violation = json.type_mismatch("an object");
+        return Err(violation.in_body(FieldPath::new(&[])));
     };
     Ok(object)
+}
+
+/// Parses a body that must be an object with known fields.
+pub(super) fn parse_fields<'a, F: Fields<'a>>(body: &'a [u8]) -> Result<F, Problem> {
+    let Object(fields) = parse_object(body)?;
+    fields.map_err(|fault| fault.violation.in_field(&fault.field))
 }
 
 /// The fields of a request before their rules are checked.
@@ -75,10 +81,10 @@ pub(super) fn check(
     context: RequestContext<'_>,
     item: Option<usize>,
 ) -> Result<NewTx, Problem> {
-    let violation_at = |path: &str, violation: RuleViolation| match item {
-        Some(item) => violation.in_field(&format!("txs[{item}].{path}")),
-        None => violation.in_field(path),
+    let violation_in = |fields: &[&str], violation: RuleViolation| {
+        violation.in_body(FieldPath::in_item(item, fields))
     };
+    let violation_at = |field: &str, violation: RuleViolation| violation_in(&[field], violation);
     let raw = raw.map_err(|fault| violation_at(&fault.field, fault.violation))?;
     let lane = LaneKey {
         chain_id: parse_chain(raw.chain_id, context.only_chain)
@@ -112,12 +118,11 @@ pub(super) fn check(
         Some(other) => Err(other.type_mismatch("an object")),
     };
     let payload = payload.map_err(|violation| violation_at("payload", violation))?;
-    let payload = payload.map_err(|FieldFault { field, violation }| {
-        violation_at(&format!("payload.{field}"), violation)
-    })?;
+    let payload = payload
+        .map_err(|FieldFault { field, violation }| violation_in(&["payload", &field], violation))?;
     let payload = payload
         .validate()
-        .map_err(|(path, violation)| violation_at(path, violation))?;
+        .map_err(|(field, violation)| violation_in(&["payload", field], violation))?;
     Ok(NewTx {
         lane,
         request_id,
@@ -139,7 +144,7 @@ fn parse_chain(
         Some(Json::OtherNumber) => Err(RuleViolation::new(
             "must be a whole, non-negative number below 2^64, such as 31337",
         )),
-        Some(other @ (Json::Bool | Json::Text(_) | Json::List(_) | Json::Object(_))) => {
+        Some(other @ (Json::Bool(_) | Json::Text(_) | Json::List(_) | Json::Object(_))) => {
             Err(other.type_mismatch("a number, such as 31337"))
         }
     }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::access::Auth;
-use crate::parse::{self, RuleViolation, header_text};
+use crate::parse::{self, FieldPath, RuleViolation, header_text};
 use crate::peers::mac::BodyHash;
 use crate::peers::wire::{
     AcceptedWire, Convert as _, LaneKeyWire, MarkErrorWire, MarkRequestWire, NewTxWire,
@@ -60,7 +60,7 @@ pub(crate) async fn mark(
 ) -> Result<Response, Problem> {
     let mut marks: Vec<MarkRequestWire> = api.read_from_peer(request, MARK_PATH, 1).await?;
     let Some(mark) = marks.pop() else {
-        return Err(RuleViolation::new("must hold one mark").in_field("$"));
+        return Err(RuleViolation::new("must hold one mark").in_body(FieldPath::new(&[])));
     };
     let result = api.node.mark_forwarded(&mark.convert()).await;
     let result: Result<ReservationWire, MarkErrorWire> = result.convert();

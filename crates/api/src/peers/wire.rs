@@ -279,6 +279,8 @@ wire_enums! {
     ReservationErrorWire = ReservationError {
         Refused(refusal: MarkRefusalWire),
         MayBeMined { nonce: u64, why: String },
+        UnknownChain(chain_id: u64),
+        UnknownSigner(chain_id: u64, signer: Address),
         NotReservable(detail: String),
         Busy,
         Unavailable(detail: String),

@@ -20,6 +20,17 @@ pub struct Problem {
     pub kind: ProblemKind,
     /// What happened this time, and what to do.
     pub detail: String,
+    /// The value of the body that breaks a rule.
+    pub field_error: Option<FieldError>,
+}
+
+/// A value of the body and the rule that it breaks, for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// The value, as a JSON pointer (RFC 6901).
+    pub pointer: String,
+    /// The rule, as a clause that follows the value's name.
+    pub rule: String,
 }
 
 impl Problem {
@@ -27,7 +38,14 @@ impl Problem {
         Self {
             kind,
             detail: detail.into(),
+            field_error: None,
         }
+    }
+
+    /// The document as the body of a response, with the id of the request where that is known.
+    pub(crate) fn document(&self, request_id: Option<&str>) -> Vec<u8> {
+        let document = Document::new(self, request_id);
+        serde_json::to_vec(&document).expect("a problem has only texts and numbers")
     }
 }
 
@@ -67,6 +85,8 @@ impl From<ReservationError> for Problem {
         let kind = match &error {
             ReservationError::Refused(_) => ProblemKind::NonceRefused,
             ReservationError::MayBeMined { .. } => ProblemKind::NonceMayBeMined,
+            ReservationError::UnknownChain(_) => ProblemKind::UnknownChain,
+            ReservationError::UnknownSigner(..) => ProblemKind::UnknownSigner,
             ReservationError::NotReservable(_) => ProblemKind::NotReservable,
             ReservationError::Busy => ProblemKind::Busy,
             ReservationError::Unavailable(_) => ProblemKind::StoreUnavailable,
@@ -110,27 +130,39 @@ struct Document<'a> {
     detail: &'a str,
     retryable: bool,
     effect: &'static str,
+    #[serde(rename = "requestId", skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    errors: &'a [FieldError],
 }
 
-impl Serialize for Problem {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Document {
-            r#type: format!("urn:lanekeeper:problem:{}", self.kind.slug()),
-            title: self.kind.title(),
-            status: self.kind.status().as_u16(),
-            detail: &self.detail,
-            retryable: self.kind.is_retryable(),
-            effect: self.kind.effect(),
+impl<'a> Document<'a> {
+    fn new(problem: &'a Problem, request_id: Option<&'a str>) -> Self {
+        Self {
+            r#type: format!("urn:lanekeeper:problem:{}", problem.kind.slug()),
+            title: problem.kind.title(),
+            status: problem.kind.status().as_u16(),
+            detail: &problem.detail,
+            retryable: problem.kind.is_retryable(),
+            effect: problem.kind.effect(),
+            request_id,
+            errors: problem.field_error.as_slice(),
         }
-        .serialize(serializer)
     }
 }
 
+/// As a part of another document, whose response has the id of the request.
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Document::new(self, None).serialize(serializer)
+    }
+}
+
+/// The problem goes along with the response: the middleware adds the id of the request to the document.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.kind.status();
-        let body = serde_json::to_vec(&self).expect("a problem has only texts and numbers");
-        let mut response = (status, body).into_response();
+        let mut response = (status, self.document(None)).into_response();
         let headers = response.headers_mut();
         headers.insert(
             CONTENT_TYPE,
@@ -142,6 +174,7 @@ impl IntoResponse for Problem {
         if self.kind == ProblemKind::Unauthenticated {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -2,7 +2,7 @@
 
 use api::ApiConfig;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Version};
 use sim::chain::MemoryChain;
 
 use crate::world::{ApiResponse, CHAIN, World, transfer};
@@ -111,5 +111,27 @@ async fn allowed_origin_gets_answers_and_preflights_and_others_do_not() {
         let answer = world.send(preflight.body(Body::empty()).unwrap()).await;
         let allows = answer.headers().get("access-control-allow-origin");
         assert_eq!(allows.is_some(), is_allowed, "{origin}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_names_one_host() {
+    let world = World::new().await;
+    let ask = |version: Version, hosts: &[&str]| {
+        let mut request = Request::get("/healthz").version(version);
+        for host in hosts {
+            request = request.header("host", *host);
+        }
+        world.send_as_it_is(request.body(Body::empty()).unwrap())
+    };
+    for (version, hosts, status) in [
+        (Version::HTTP_11, &["localhost"][..], 200),
+        (Version::HTTP_10, &[], 200),
+        (Version::HTTP_11, &[], 400),
+        (Version::HTTP_11, &["localhost", "evil.example"], 400),
+        (Version::HTTP_10, &["localhost", "localhost"], 400),
+    ] {
+        let response = ask(version, hosts).await;
+        assert_eq!(response.status(), status, "{version:?} {hosts:?}");
     }
 }

@@ -139,7 +139,8 @@ async fn transaction_belongs_to_one_nonce() {
 }
 
 /// Path, body, and what the response must mention.
-fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 14] {
+#[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
+fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 20] {
     [
         (
             "x/used",
@@ -186,6 +187,32 @@ fn bad_marks(holder: &str, hash: &str) -> [(&'static str, Value, &'static str); 
         ),
         ("0/recyclable", json!({"holder": holder}), "reason"),
         (
+            "00/used",
+            json!({"holder": holder, "txHash": hash}),
+            "leading zeros",
+        ),
+        (
+            "0/used",
+            json!([holder, hash]),
+            "must be an object, not an array",
+        ),
+        ("0/submitted", json!([holder, hash]), "must be an object"),
+        (
+            "0/recyclable",
+            json!([holder, "not needed"]),
+            "must be an object",
+        ),
+        (
+            "0/used",
+            json!({"holder": [holder], "txHash": hash}),
+            "`holder` must be a string, not an array",
+        ),
+        (
+            "0/recyclable",
+            json!({"holder": holder, "reason": "a\nb"}),
+            "control characters",
+        ),
+        (
             "0/recyclable",
             json!({"holder": holder, "reason": "  "}),
             "reason",
@@ -206,11 +233,18 @@ async fn invalid_input_is_refused_without_effect() {
     for (path, body, mention) in cases {
         let response = world.post(&format!("{}/{path}", nonces()), &body).await;
         assert_eq!(response.status, 400, "{path} {body}: {}", response.body);
+        assert_ne!(
+            response.body["type"], "urn:lanekeeper:problem:invalid-json",
+            "{path} {body}"
+        );
         let detail = response.body["detail"].as_str().unwrap();
         assert!(detail.contains(mention), "{path} {body}: {detail}");
     }
     let unknown = world.post(&nonces(), &json!({"count": 5})).await;
     assert!(unknown.problem(400, "invalid-field").contains("count"));
+    let array = world.post(&nonces(), &json!([])).await;
+    let detail = array.problem(400, "invalid-field");
+    assert!(detail.contains("must be an object"), "{detail}");
     let asked = world.get(&format!("{}?limit=5", nonces())).await;
     assert_eq!(asked.status, 400, "{}", asked.body);
     let violation = Request::post(format!("{}/0/used", nonces()))
@@ -233,10 +267,14 @@ async fn invalid_input_is_refused_without_effect() {
 #[tokio::test(start_paused = true)]
 async fn only_external_signers_have_reservable_nonces() {
     let world = reservations().await;
-    for (signer, mention) in [(SIGNER, "sends by itself"), (TO, "not configured")] {
-        let path = format!("/api/v1/lanes/31337/{signer:#x}/nonces");
+    for (chain, signer, status, slug, mention) in [
+        (31_337, SIGNER, 409, "not-lendable", "sends by itself"),
+        (31_337, TO, 404, "unknown-signer", "signer of kind external"),
+        (5, RESERVABLE, 404, "unknown-chain", "chain 5"),
+    ] {
+        let path = format!("/api/v1/lanes/{chain}/{signer:#x}/nonces");
         for response in [world.post(&path, &json!({})).await, world.get(&path).await] {
-            let detail = response.problem(409, "not-lendable");
+            let detail = response.problem(status, slug);
             assert!(detail.contains(mention), "{detail}");
         }
     }
@@ -247,8 +285,11 @@ async fn only_external_signers_have_reservable_nonces() {
     assert_eq!(refused.status, 400, "{detail}");
     assert!(detail.contains("signer of kind external"), "{detail}");
 
-    let unknown_signer = World::new().await;
-    let refused = unknown_signer.post(&nonces(), &json!({})).await;
+    let without_reservations = World::new().await;
+    let refused = without_reservations.post(&nonces(), &json!({})).await;
+    refused.problem(404, "unknown-signer");
+    let path = format!("/api/v1/lanes/31337/{SIGNER:#x}/nonces");
+    let refused = without_reservations.post(&path, &json!({})).await;
     let detail = refused.problem(409, "not-lendable");
     assert!(detail.contains("kind = \"external\""), "{detail}");
 }
@@ -280,6 +321,7 @@ impl NonceReservations for Refusing {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table, one case per entry")]
 #[tokio::test(start_paused = true)]
 async fn every_refusal_states_retryability_and_effect() {
     let why = || "why".to_owned();
@@ -304,6 +346,20 @@ async fn every_refusal_states_retryability_and_effect() {
             409,
             "nonce-may-be-mined",
             true,
+            "none",
+        ),
+        (
+            ReservationError::UnknownChain(CHAIN),
+            404,
+            "unknown-chain",
+            false,
+            "none",
+        ),
+        (
+            ReservationError::UnknownSigner(CHAIN, TO),
+            404,
+            "unknown-signer",
+            false,
             "none",
         ),
         (

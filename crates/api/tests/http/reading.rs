@@ -320,7 +320,16 @@ async fn resume_requires_accept_loss_and_a_reason() {
     let world = World::new().await;
     let path = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
     for (body, kind) in [
-        (json!({ "acceptLoss": true }), "invalid-json"),
+        (json!({ "acceptLoss": true }), "invalid-field"),
+        (json!(["compared", true]), "invalid-field"),
+        (
+            json!({ "reason": "compared", "acceptLoss": "yes" }),
+            "invalid-field",
+        ),
+        (
+            json!({ "reason": "a\u{7}b", "acceptLoss": true }),
+            "invalid-field",
+        ),
         (
             json!({ "reason": "compared", "acceptLoss": false }),
             "invalid-field",
@@ -335,7 +344,7 @@ async fn resume_requires_accept_loss_and_a_reason() {
         ),
         (
             json!({ "reason": "x", "acceptLoss": true, "force": 1 }),
-            "invalid-json",
+            "invalid-field",
         ),
     ] {
         world.post(&path, &body).await.problem(400, kind);

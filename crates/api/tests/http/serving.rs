@@ -179,3 +179,19 @@ async fn incomplete_head_closes_the_connection() {
     assert!(ended.is_ok(), "the connection was held open");
     drop((server.world, server.closing));
 }
+
+#[tokio::test]
+async fn client_that_waits_for_continue_is_refused_at_once() {
+    let server = start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST /api/v1/tx HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+        64 << 20
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = tokio::time::timeout(Duration::from_secs(5), read_response(&mut stream));
+    let (head, problem) = answer.await.expect("no byte of the body is waited for");
+    assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
+    assert_eq!(problem["type"], "urn:lanekeeper:problem:body-too-large");
+}

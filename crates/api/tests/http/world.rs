@@ -7,7 +7,8 @@ use api::ApiConfig;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::header::HOST;
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::Response;
 use domain::lane::Finality;
 use domain::lane::reservations::ReservationTerms;
@@ -237,7 +238,14 @@ impl World {
         world
     }
 
-    pub(crate) async fn send(&self, request: Request<Body>) -> Response {
+    /// Sends a request as clients do: with a host.
+    pub(crate) async fn send(&self, mut request: Request<Body>) -> Response {
+        let host = HeaderValue::from_static("localhost");
+        request.headers_mut().entry(HOST).or_insert(host);
+        self.send_as_it_is(request).await
+    }
+
+    pub(crate) async fn send_as_it_is(&self, request: Request<Body>) -> Response {
         let service = TowerToHyperService::new(self.router.clone());
         service.call(request).await.unwrap()
     }
@@ -297,6 +305,12 @@ impl ApiResponse {
         assert_eq!(self.status, status);
         assert_eq!(self.body["status"], status);
         assert_eq!(self.headers["content-type"], "application/problem+json");
+        assert_eq!(
+            self.body["requestId"].as_str().map(str::as_bytes),
+            Some(self.headers["x-request-id"].as_bytes()),
+            "{}",
+            self.body
+        );
         self.body["detail"].as_str().unwrap()
     }
 }

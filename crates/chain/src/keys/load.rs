@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::env::VarError;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -71,6 +71,27 @@ pub enum KeyProblem {
     /// The signing library returned a signature of another account.
     #[error("a test signature does not recover to account {0}")]
     SelfTest(Address),
+}
+
+impl KeyError {
+    /// Whether its source is not there at all: it may be there on another machine.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        match &self.problem {
+            KeyProblem::Unreadable { error, .. } => error.kind() == ErrorKind::NotFound,
+            KeyProblem::NotSet => true,
+            KeyProblem::TooLarge { .. }
+            | KeyProblem::NotText
+            | KeyProblem::NotHex
+            | KeyProblem::Length(_)
+            | KeyProblem::OutOfRange
+            | KeyProblem::Keystore(_)
+            | KeyProblem::WrongPassword { .. }
+            | KeyProblem::OtherAccount { .. }
+            | KeyProblem::Duplicate { .. }
+            | KeyProblem::SelfTest(_) => false,
+        }
+    }
 }
 
 /// Loads all keys. Blocks: reads files, and decrypting a keystore takes up to a second.

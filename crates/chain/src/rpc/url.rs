@@ -67,6 +67,20 @@ impl EndpointUrl {
         &self.name
     }
 
+    /// Whether requests to both reach the same endpoint, however the URLs are written: a trailing slash makes no
+    /// other endpoint, and a fragment is not sent.
+    #[must_use]
+    pub fn is_same_endpoint(&self, other: &Self) -> bool {
+        let plain = |url: &Self| {
+            let mut plain = url.url.clone();
+            plain.set_fragment(None);
+            let path = plain.path().trim_end_matches('/').to_owned();
+            plain.set_path(&path);
+            plain
+        };
+        plain(self) == plain(other)
+    }
+
     pub(super) fn secret(&self) -> &Url {
         &self.url
     }
@@ -122,6 +136,32 @@ mod tests {
             let url = EndpointUrl::parse(text).unwrap();
             assert_eq!(format!("{url} {url:?}"), format!("{name} {name}"));
             assert_eq!(url.is_loopback(), !text.contains("node.example"));
+        }
+    }
+
+    #[test]
+    fn spelling_makes_no_other_endpoint() {
+        let is_same = |one: &str, other: &str| {
+            let parse = |text| EndpointUrl::parse(text).unwrap();
+            parse(one).is_same_endpoint(&parse(other))
+        };
+        for (one, other) in [
+            ("http://node.example", "http://NODE.example:80/"),
+            (
+                "https://node.example/v3/key",
+                "https://node.example/v3/key/",
+            ),
+            ("http://node.example/#a", "http://node.example//#b"),
+        ] {
+            assert!(is_same(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("http://node.example/v3/key", "http://node.example/v3/KEY"),
+            ("http://node.example?key=1", "http://node.example?key=2"),
+            ("http://node.example", "https://node.example"),
+            ("http://node.example:1", "http://node.example:2"),
+        ] {
+            assert!(!is_same(one, other), "{one} {other}");
         }
     }
 

@@ -81,6 +81,12 @@ impl Client {
                     args.url
                 ))
             })?;
+        let key = args.key.as_deref();
+        if key.is_some_and(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
+            // The key is not shown: it is a secret.
+            let message = "--key is not an API key: it has a space, a line break or another character that no key has";
+            return Err(Failure::Usage(message.into()));
+        }
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
@@ -211,6 +217,20 @@ pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn key_that_no_header_can_carry_is_a_usage_error() {
+        for key in ["lk_a\nb", "lk a", "", "lk_\u{e4}"] {
+            let args = NodeArgs {
+                url: "http://127.0.0.1:1".into(),
+                key: Some(key.into()),
+                json: false,
+            };
+            let is_usage =
+                matches!(Client::new(&args), Err(Failure::Usage(why)) if !why.contains("lk"));
+            assert_eq!(is_usage, !key.is_empty(), "{key:?}");
+        }
+    }
 
     #[test]
     fn problem_documents_become_one_line_failures() {

@@ -8,6 +8,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
+use crate::address;
 use crate::client::{Client, EventFeed, EventView, Message, NodeArgs, decode};
 use crate::failure::Failure;
 use crate::output::{Tone, clock_time, event_line, paint, safe, short};
@@ -29,7 +30,7 @@ pub struct TailArgs {
     #[arg(long = "type", value_name = "TYPES")]
     types: Option<String>,
     /// Only events of this account
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address::parse)]
     from: Option<alloy_primitives::Address>,
     /// Only events of this chain
     #[arg(long, value_name = "ID")]

@@ -5,6 +5,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
+use crate::address;
 use crate::client::{Client, LaneView, NodeArgs, decode};
 use crate::failure::Failure;
 use crate::output::{lane_details, lane_table, print_answer, print_list};
@@ -44,7 +45,7 @@ from the state in the store and on the chain: requests that were accepted and lo
 #[derive(Debug, Args)]
 pub struct LaneArgs {
     /// The account
-    #[arg(value_name = "ADDRESS")]
+    #[arg(value_name = "ADDRESS", value_parser = address::parse)]
     signer: alloy_primitives::Address,
     /// The chain's id; required when the account is used on several chains
     #[arg(long, value_name = "ID")]

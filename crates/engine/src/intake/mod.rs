@@ -1,5 +1,6 @@
 //! The ingress: checks a request, and routes it to the keeper of its lane or into the store's queue.
 
+mod batch;
 mod checks;
 mod lane_call;
 
@@ -22,6 +23,8 @@ use checks::{
 };
 use lane_call::call_lane;
 
+pub(crate) use batch::create_batch;
+
 /// How often a request is rerouted before it is queued in the store.
 const ROUTE_TRIES_MAX: u32 = 4;
 
@@ -39,7 +42,29 @@ pub(crate) async fn create_tx(
     new: NewTx,
     source: RequestSource,
 ) -> Result<AcceptedTx, Refusal> {
-    let result = route_request(core, new, source).await;
+    let admission = admit_request(core, new, source).await;
+    create_admitted(core, admission, source).await
+}
+
+/// What its admission makes of a request.
+enum Admission {
+    /// It is ready to be routed, with this gas limit.
+    Admitted { new: Box<NewTx>, gas: u64 },
+    /// It was accepted before.
+    Existing(Box<AcceptedTx>),
+}
+
+/// Routes a request that was admitted, and counts the result.
+async fn create_admitted(
+    core: &Arc<Core>,
+    admission: Result<Admission, Refusal>,
+    source: RequestSource,
+) -> Result<AcceptedTx, Refusal> {
+    let result = match admission {
+        Ok(Admission::Admitted { new, gas }) => route_request(core, *new, gas, source).await,
+        Ok(Admission::Existing(accepted)) => Ok(*accepted),
+        Err(refusal) => Err(refusal),
+    };
     if source == RequestSource::Client {
         let label = match &result {
             Ok(accepted) if accepted.is_new => "new",
@@ -51,25 +76,39 @@ pub(crate) async fn create_tx(
     result
 }
 
-async fn route_request(
-    core: &Arc<Core>,
+/// Applies the admission rules, and estimates gas where the request names none.
+async fn admit_request(
+    core: &Core,
     new: NewTx,
     source: RequestSource,
-) -> Result<AcceptedTx, Refusal> {
+) -> Result<Admission, Refusal> {
+    let existing = |accepted| Admission::Existing(Box::new(accepted));
     if source == RequestSource::Peer && core.is_draining() {
         return Err(Refusal::Draining);
     }
     if let Err(refusal) = check_admission(core, &new) {
-        return refuse_unless_known(core, &new, refusal).await;
+        return refuse_unless_known(core, &new, refusal).await.map(existing);
     }
     // Before it is routed: a chain that answers slowly must not hold up requests that are forwarded with this one.
     let gas = match determine_gas_limit(core, &new).await? {
         GasDecision::Limit(gas) => gas,
-        GasDecision::Existing(record) => return answer_repeat(*record, &new),
+        GasDecision::Existing(record) => return answer_repeat(*record, &new).map(existing),
     };
     if let Err(refusal) = check_execution(core, &new, gas) {
-        return refuse_unless_known(core, &new, refusal).await;
+        return refuse_unless_known(core, &new, refusal).await.map(existing);
     }
+    let new = Box::new(new);
+    Ok(Admission::Admitted { new, gas })
+}
+
+/// Brings an admitted request to its lane. A request that goes to this node's shard, or to another node, is in that
+/// queue when this has been polled once: requests that are polled in an order keep it.
+async fn route_request(
+    core: &Arc<Core>,
+    new: NewTx,
+    gas: u64,
+    source: RequestSource,
+) -> Result<AcceptedTx, Refusal> {
     let mut request = RoutedRequest {
         id: core.ports.clock.tx_id(),
         new: NewTx {

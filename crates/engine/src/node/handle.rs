@@ -48,9 +48,13 @@ impl NodeHandle {
         intake::create_tx(&self.core, request, RequestSource::Client).boxed()
     }
 
-    /// Accepts many, each on its own; answers in the order given.
-    pub async fn create_many(&self, requests: Vec<NewTx>) -> Vec<Result<AcceptedTx, Refusal>> {
-        join_all(requests.into_iter().map(|request| self.create(request))).await
+    /// Accepts many, each on its own; answers in the order given. The requests of a lane get their nonces in that
+    /// order, and of equal request ids the first one wins.
+    pub fn create_many(
+        &self,
+        requests: Vec<NewTx>,
+    ) -> BoxFuture<'_, Vec<Result<AcceptedTx, Refusal>>> {
+        intake::create_batch(&self.core, requests).boxed()
     }
 
     /// Accepts requests that another node forwarded, each on its own; answers in the order given, and before the
@@ -221,12 +225,15 @@ impl NodeHandle {
         answered.await.unwrap_or_default() // the node is ending: nothing is known
     }
 
+    /// Checks that chain and signer of a lane are configured.
+    pub fn check_configured(&self, lane: LaneKey) -> Result<(), Refusal> {
+        self.core.check_configured(lane)
+    }
+
     /// An operator accepts the lost commits of a lane: it continues from what store and chain have. Durable when
     /// this returns `Ok`.
     pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<(), Refusal> {
-        if !self.core.lanes.contains(lane) {
-            return Err(Refusal::UnknownSigner(lane.chain_id, lane.signer));
-        }
+        self.core.check_configured(lane)?;
         // Before the store: an opening in between must not halt it again.
         self.core.timeline.forget_last_known_lane(lane);
         let was_halted = self.core.ports.store.accept_loss(lane).await?;

@@ -1,7 +1,7 @@
 //! Reservations of nonces, for holders that sign and send by themselves.
 
 use async_trait::async_trait;
-use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation};
+use domain::{Address, ChainId, Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation};
 use thiserror::Error;
 
 /// The nonce component, as the API sees it.
@@ -48,6 +48,12 @@ pub enum ReservationError {
         /// The evidence.
         why: String,
     },
+    /// The chain is not configured.
+    #[error("chain {0} is not configured")]
+    UnknownChain(ChainId),
+    /// No signer has that account on that chain.
+    #[error("no signer is configured for {1} on chain {0}: add a signer of kind external")]
+    UnknownSigner(ChainId, Address),
     /// The lane belongs to another scheme, or to managed txs.
     #[error("{0}")]
     NotReservable(String),
@@ -68,7 +74,10 @@ impl ReservationError {
     pub fn is_worth_repeating(&self) -> bool {
         match self {
             Self::Busy | Self::Unavailable(_) | Self::Unknown(_) | Self::MayBeMined { .. } => true,
-            Self::Refused(_) | Self::NotReservable(_) => false,
+            Self::Refused(_)
+            | Self::UnknownChain(_)
+            | Self::UnknownSigner(..)
+            | Self::NotReservable(_) => false,
         }
     }
 }

@@ -141,12 +141,8 @@ async fn allocated_nonce(core: &Core, tx: &Tx) -> Result<Option<Nonce>, Reservat
 
 fn reservation_rules(core: &Core, lane: LaneKey) -> Result<ReservationRules, ReservationError> {
     let LaneKey { chain_id, signer } = lane;
-    let entry = core.lanes.entries.get(&lane).ok_or_else(|| {
-        ReservationError::NotReservable(format!(
-            "{signer} on chain {chain_id} is not configured: add a signer of kind external"
-        ))
-    })?;
-    entry.reservations.ok_or_else(|| {
+    core.check_configured(lane).map_err(reservation_error)?;
+    core.reservations(lane).ok_or_else(|| {
         ReservationError::NotReservable(format!(
             "{signer} on chain {chain_id} sends by itself here, so its nonces cannot be reserved: use an account \
              that only you send from, as a signer of kind external"
@@ -181,9 +177,9 @@ fn reservation_error(refusal: Refusal) -> ReservationError {
     match refusal {
         Refusal::Busy => ReservationError::Busy,
         Refusal::OutcomeUnknown => ReservationError::Unknown(refusal.to_string()),
-        Refusal::UnknownChain(_)
-        | Refusal::UnknownSigner(..)
-        | Refusal::KeyReused(_)
+        Refusal::UnknownChain(chain) => ReservationError::UnknownChain(chain),
+        Refusal::UnknownSigner(chain, signer) => ReservationError::UnknownSigner(chain, signer),
+        Refusal::KeyReused(_)
         | Refusal::BadPayload(_)
         | Refusal::GasAboveLimit(_)
         | Refusal::GasTooLow(_)

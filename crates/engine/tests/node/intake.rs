@@ -6,6 +6,7 @@ use std::time::Duration;
 use domain::{Bytes, ChainId, Nonce, TxType};
 use engine::node::{NodeConfig, Refusal, Simulate};
 use sim::chain::MemoryChain;
+use sim::network::LinkFaults;
 use tokio::sync::Notify;
 
 use crate::support::{CHAIN, Cluster, CommitScript, account, transfer};
@@ -117,6 +118,51 @@ async fn estimated_gas_carries_the_configured_margin() {
     let estimate = call.payload.intrinsic_gas();
     let accepted = test_node.node.handle().create(call).await.unwrap();
     assert_eq!(accepted.record.tx.request.gas, estimate * 120 / 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn batch_keeps_its_order_while_gas_is_estimated() {
+    let cluster = Cluster::new();
+    let test_node = cluster.start_warm("a").await;
+    // Each estimate takes its own time.
+    test_node.chain.set_links(LinkFaults::healthy(500));
+    let requests = (0..40).map(|n| {
+        let mut request = transfer(1, &format!("r{n}"));
+        if n % 3 != 2 {
+            request.payload.gas = None;
+        }
+        request
+    });
+    let answers = test_node
+        .node
+        .handle()
+        .create_many(requests.collect())
+        .await;
+    let nonces: Vec<Nonce> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().record.tx.nonce.unwrap())
+        .collect();
+    assert_eq!(nonces, (1..=40).map(Nonce).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_of_equal_request_ids_in_a_batch_wins() {
+    let cluster = Cluster::new();
+    let test_node = cluster.start_warm("a").await;
+    test_node.chain.set_links(LinkFaults::healthy(500));
+    let mut first = transfer(1, "same");
+    first.payload.gas = None;
+    let mut other_payload = transfer(1, "same");
+    other_payload.payload.value += domain::U256::ONE;
+    let batch = vec![first.clone(), other_payload, transfer(2, "same"), first];
+    let answers = test_node.node.handle().create_many(batch).await;
+    let [made, reused, other_lane, repeat] = answers.try_into().unwrap();
+    let made = made.unwrap();
+    assert!(made.is_new && other_lane.unwrap().is_new);
+    assert!(matches!(reused, Err(Refusal::KeyReused(_))), "{reused:?}");
+    let repeat = repeat.unwrap();
+    assert!(!repeat.is_new);
+    assert_eq!(repeat.record.tx.id, made.record.tx.id);
 }
 
 #[tokio::test(start_paused = true)]

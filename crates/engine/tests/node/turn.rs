@@ -24,9 +24,9 @@ async fn requests_that_meet_in_one_turn_share_one_commit() {
 async fn same_request_id_twice_in_one_turn_makes_one_tx() {
     let cluster = Cluster::new();
     let test_node = cluster.start_warm("a").await;
-    let twice = vec![transfer(1, "same"), transfer(1, "same")];
-    let answers = test_node.node.handle().create_many(twice).await;
-    let [first, second] = answers.try_into().unwrap();
+    let handle = test_node.node.handle();
+    let create = || handle.create(transfer(1, "same"));
+    let (first, second) = futures::join!(create(), create());
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(first.is_new && !second.is_new);
     assert_eq!(first.record.tx.id, second.record.tx.id);

@@ -18,7 +18,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
 
 fn check(args: &ConfigOutputArgs) -> Result<(), Failure> {
     let path = &args.file.config;
-    let result = Config::read_file(path, environment());
+    let result = environment().and_then(|env| Config::read_file(path, env));
     let to_lines = |problems: &[Problem]| -> Vec<String> {
         problems.iter().map(ToString::to_string).collect()
     };

@@ -30,7 +30,7 @@ with the same name for a while.")]
 
 #[derive(Debug, Args)]
 pub(crate) struct NewArgs {
-    /// The name of the caller: letters, digits, - and .
+    /// The name of the caller, of letters, digits, hyphens and dots
     #[arg(long, value_name = "NAME")]
     name: String,
     /// What the key permits: read, send, operate, metrics

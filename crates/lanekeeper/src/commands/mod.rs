@@ -15,7 +15,9 @@ use crate::config::{Config, Problem, environment};
 
 /// Reads a configuration file and the environment, and logs the warnings.
 fn load(path: &std::path::Path) -> Result<Config, Failure> {
-    let config = Config::read_file(path, environment()).map_err(config_failure)?;
+    let config = environment()
+        .and_then(|env| Config::read_file(path, env))
+        .map_err(config_failure)?;
     log_warnings(&config);
     Ok(config)
 }
@@ -28,7 +30,7 @@ fn log_warnings(config: &Config) {
 
 /// Reads a generated configuration file of a child process in the way that process does.
 pub(crate) fn read_generated(path: &std::path::Path) -> Result<Config, Failure> {
-    let mut env = environment();
+    let mut env = environment().map_err(config_failure)?;
     env.retain(|key, _| !NODE_VARIABLES.contains(&key.as_str()));
     Config::read_file(path, env).map_err(config_failure)
 }

@@ -313,6 +313,15 @@ impl Config {
     }
 }
 
+/// The positions of the first endpoint that is listed twice.
+fn find_repeated_endpoint(endpoints: &[EndpointUrl]) -> Option<(usize, usize)> {
+    endpoints.iter().enumerate().find_map(|(second, endpoint)| {
+        let mut before = endpoints[..second].iter();
+        let first = before.position(|other| other.is_same_endpoint(endpoint))?;
+        Some((first, second))
+    })
+}
+
 /// Twice per block, so that a head is noticed half a block late at most.
 fn poll_interval(block_time: Option<Duration>) -> Duration {
     block_time.map_or(POLL_DEFAULT, |time| (time / 2).clamp(POLL_MIN, POLL_MAX))
@@ -335,6 +344,15 @@ impl Validation<'_> {
                     "but rpc has {count} endpoint(s): set it to a number from 1 to {count}, or add endpoints"
                 );
                 self.reject(&path("sendTo"), &chain.send_to.to_string(), &rule);
+            }
+            if let Some((first, second)) = find_repeated_endpoint(&chain.rpc) {
+                let rule = format!(
+                    "but entries {} and {} are the same endpoint, and one that is asked twice is no \
+                     second witness: leave one out",
+                    first + 1,
+                    second + 1
+                );
+                self.reject(&path("rpc"), &chain.rpc.to_text(), &rule);
             }
             if let Some(cap) = chain.fee_cap
                 && (cap.0 < chain.fee_floor.0 || cap.0 == 0)

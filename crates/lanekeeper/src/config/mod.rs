@@ -22,6 +22,7 @@ mod validation;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 
 pub(crate) use access::AuthMode;
@@ -82,7 +83,7 @@ impl Config {
         let routing = reader.read_section();
         let auth = reader.read_section();
         let auth_keys = reader.read_list();
-        let (keys, mut problems) = reader.finish();
+        let (keys, mut problems, warnings) = reader.finish();
 
         let complete = || {
             Some(Self {
@@ -108,7 +109,7 @@ impl Config {
                     .map(|key| (key.path.clone(), key.origin.clone()))
                     .collect(),
                 keys,
-                warnings: Vec::new(),
+                warnings,
             })
         };
         let config = complete();
@@ -116,7 +117,7 @@ impl Config {
         problems.sort();
         match config {
             Some(mut config) if problems.is_empty() => {
-                config.warnings = config.find_warnings();
+                config.warnings.extend(config.find_warnings());
                 Ok(config)
             }
             Some(_) | None => Err(problems),
@@ -150,11 +151,44 @@ pub(crate) fn read_file(path: &Path) -> Result<RawFile, Vec<Problem>> {
     RawFile::parse(path, &text)
 }
 
-/// The environment variables that set a key.
-pub(crate) fn environment() -> BTreeMap<String, String> {
-    let is_key = |name: &str| name.starts_with("LANEKEEPER_") && name.contains("__");
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| is_key(name))
-        .collect()
+/// Variables of the client and of the tests, which set no key.
+const OTHER_VARIABLES: [&str; 4] = [
+    "LANEKEEPER_URL",
+    "LANEKEEPER_KEY",
+    "LANEKEEPER_LOG",
+    "LANEKEEPER_TOOLS",
+];
+const TEST_PREFIX: &str = "LANEKEEPER_TEST_";
+
+/// The environment variables that set a key, or seem to.
+pub(crate) fn environment() -> Result<BTreeMap<String, String>, Vec<Problem>> {
+    read_variables(std::env::vars_os())
+}
+
+fn read_variables(
+    all: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<BTreeMap<String, String>, Vec<Problem>> {
+    let (mut variables, mut problems) = (BTreeMap::new(), Vec::new());
+    for (name, value) in all {
+        let shown = name.to_string_lossy().into_owned();
+        let is_other = OTHER_VARIABLES.contains(&&*shown) || shown.starts_with(TEST_PREFIX);
+        if !shown.starts_with("LANEKEEPER_") || is_other {
+            continue;
+        }
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => {
+                variables.insert(name, value);
+            }
+            (Err(_), _) | (_, Err(_)) => {
+                let message = "is not UTF-8: set it to text, or unset it".to_owned();
+                problems.push(Problem::in_env(&shown, message));
+            }
+        }
+    }
+    problems.sort();
+    if problems.is_empty() {
+        Ok(variables)
+    } else {
+        Err(problems)
+    }
 }

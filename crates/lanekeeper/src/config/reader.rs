@@ -78,6 +78,7 @@ pub(crate) struct EffectiveKey {
 pub(crate) struct Reader {
     sources: Sources,
     problems: Vec<Problem>,
+    warnings: Vec<Problem>,
     keys: Vec<EffectiveKey>,
     /// Known keys by section, in camelCase.
     known: BTreeMap<&'static str, BTreeSet<String>>,
@@ -97,6 +98,7 @@ impl Reader {
         Self {
             sources,
             problems: Vec::new(),
+            warnings: Vec::new(),
             keys: Vec::new(),
             known: BTreeMap::new(),
             lists: BTreeSet::new(),
@@ -153,8 +155,8 @@ impl Reader {
         read.into_iter().collect()
     }
 
-    /// Reports unknown sections, keys and variables; returns all keys and problems.
-    pub(crate) fn finish(mut self) -> (Vec<EffectiveKey>, Vec<Problem>) {
+    /// Reports unknown sections, keys and variables; returns all keys, problems and warnings.
+    pub(crate) fn finish(mut self) -> (Vec<EffectiveKey>, Vec<Problem>, Vec<Problem>) {
         if let Some(file) = self.sources.file.take() {
             self.refuse_unknown_sections(&file);
             for (name, section) in &file.single {
@@ -168,7 +170,7 @@ impl Reader {
         }
         self.refuse_unknown_variables();
         self.problems.sort();
-        (self.keys, self.problems)
+        (self.keys, self.problems, self.warnings)
     }
 
     fn refuse_unknown_sections(&mut self, file: &RawFile) {
@@ -233,15 +235,17 @@ impl Reader {
             .filter(|(section, _)| !self.lists.contains(*section))
             .flat_map(|(section, keys)| keys.iter().map(|key| variable_name(section, key)))
             .collect();
-        for name in self
-            .sources
-            .env
-            .keys()
-            .filter(|name| !known.contains(*name))
-        {
+        let set = self.sources.env.keys();
+        for name in set.filter(|name| !known.contains(*name)) {
             let hint = did_you_mean(nearest(name, known.iter().map(String::as_str)));
             let message = format!("no key can be set by this variable{hint}");
-            self.problems.push(Problem::in_env(name, message));
+            let problem = Problem::in_env(name, message);
+            if is_key_variable(name) {
+                self.problems.push(problem);
+            } else {
+                // Orchestrators set such variables too, such as LANEKEEPER_SERVICE_HOST.
+                self.warnings.push(problem);
+            }
         }
     }
 }
@@ -369,6 +373,11 @@ fn camel_case(field: &str) -> String {
         key.push_str(rest);
     }
     key
+}
+
+/// Whether a variable has the form of those that set a key.
+pub(super) fn is_key_variable(name: &str) -> bool {
+    name.starts_with("LANEKEEPER_") && name.contains("__")
 }
 
 /// `lease`, `renewInterval` → `LANEKEEPER_LEASE__RENEW_INTERVAL`

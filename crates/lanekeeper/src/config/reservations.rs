@@ -11,7 +11,7 @@ use super::Config;
 use super::node::StoreUrl;
 use super::reader::Fallback::Unset;
 use super::section::{at_least_1s, default, in_range, polling_interval, section};
-use super::setting::{Secret, Setting as _, as_usize, choices};
+use super::setting::{RedisUrl, Setting as _, as_usize, choices};
 use super::validation::Validation;
 
 /// More workers than this share cores without gain.
@@ -53,7 +53,7 @@ section! {
     /// Redis, for the reservation schemes that use it.
     Redis = "redis" {
         /// The URL of Redis: redis://user:password@host:6379/0
-        url: Option<Secret> = Unset("not used");
+        url: Option<RedisUrl> = Unset("not used");
         /// Whether PostgreSQL serves alone while Redis is unreachable.
         degrade_on_failure: bool = default("true");
         /// After this many consecutive failures Redis is bypassed.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chain::rpc::{BadEndpointUrl, EndpointUrl};
-use domain::Address;
+use domain::{Address, BadAddress};
 
 use super::raw::Raw;
 
@@ -97,10 +97,18 @@ impl Setting for bool {
     }
 }
 
+/// A year: no wait of a node is longer, and a point in time this far ahead is still one.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 impl Setting for Duration {
     const FORM: &'static str = "a duration such as \"10s\", \"500ms\", \"2m\" or \"1h\"";
     fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
-        cli::duration::parse(text(raw)?).ok_or(ValueError::Malformed)
+        let duration = cli::duration::parse(text(raw)?).ok_or(ValueError::Malformed)?;
+        if duration > DURATION_MAX {
+            let why = format!("at most {} is allowed", cli::duration::format(DURATION_MAX));
+            return Err(ValueError::Rejected(why));
+        }
+        Ok(duration)
     }
     fn to_text(&self) -> String {
         cli::duration::format(*self)
@@ -111,17 +119,12 @@ impl Setting for Address {
     const FORM: &'static str = "an address, 0x and 40 hex digits";
     fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
         let text = text(raw)?;
-        let has_lower = text.bytes().skip(2).any(|b| b.is_ascii_lowercase());
-        let has_upper = text.bytes().skip(2).any(|b| b.is_ascii_uppercase());
-        if has_lower && has_upper {
-            // Mixed case is a checksum (EIP-55).
-            return Self::parse_checksummed(text, None).map_err(|_mistyped| {
+        domain::parse_address(text).map_err(|error| match error {
+            BadAddress::Form => ValueError::Malformed,
+            BadAddress::Checksum => {
                 ValueError::Rejected(format!("{text} has a wrong checksum: check it for a typo"))
-            });
-        }
-        text.strip_prefix("0x")
-            .and_then(|_| text.parse().ok())
-            .ok_or(ValueError::Malformed)
+            }
+        })
     }
     fn to_text(&self) -> String {
         self.to_string()
@@ -377,6 +380,31 @@ impl Setting for Secret {
     const IS_SECRET: bool = true;
     fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
         text(raw).map(|text| Self(text.to_owned()))
+    }
+    fn to_text(&self) -> String {
+        "(hidden)".to_owned()
+    }
+}
+
+/// The URL of Redis, which often contains its password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct RedisUrl(pub(crate) String);
+
+impl std::fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+impl Setting for RedisUrl {
+    const FORM: &'static str = "a URL such as \"redis://127.0.0.1:6379/0\"";
+    const IS_SECRET: bool = true;
+    fn from_raw(raw: &Raw) -> Result<Self, ValueError> {
+        let text = text(raw)?;
+        match reqwest::Url::parse(text) {
+            Ok(url) if url.scheme() == "redis" && url.has_host() => Ok(Self(text.to_owned())),
+            Ok(_) | Err(_) => Err(ValueError::Malformed),
+        }
     }
     fn to_text(&self) -> String {
         "(hidden)".to_owned()

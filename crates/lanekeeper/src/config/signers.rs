@@ -1,5 +1,6 @@
 //! `[[signer]]`: the accounts.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use domain::{Address, ChainId};
@@ -60,7 +61,18 @@ impl Config {
 
 impl Validation<'_> {
     pub(super) fn check_signers(&mut self) {
+        let mut accounts = BTreeMap::new();
         for (index, signer) in self.config.signers.iter().enumerate() {
+            if let Some(account) = signer.address
+                && let Some(other) = accounts.insert(account, index)
+            {
+                let path = format!("signer[{index}].address");
+                let rule = format!(
+                    "but signer[{other}] has it already: an account has one [[signer]], whose chains are \
+                     one list"
+                );
+                self.reject(&path, &account.to_string(), &rule);
+            }
             let path = format!("signer[{index}].kind");
             match (signer.kind, source_keys(signer).as_slice()) {
                 (SignerKind::Key, ["key" | "keyFile" | "keyEnv"])

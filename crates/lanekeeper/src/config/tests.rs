@@ -399,3 +399,82 @@ fn flags_win_over_environment_over_file_over_dev() {
     assert_eq!(config.confirmations.required, 2);
     assert_eq!(config.store.url, StoreUrl::Sqlite("lk.db".into()));
 }
+
+#[test]
+fn variables_that_set_no_key_are_reported() {
+    let set = [
+        ("LANEKEEPER_STORE_URL", "sqlite:other.db"),
+        ("LANEKEEPER_LANE", "1"),
+    ];
+    let config = read(GOOD, &set).unwrap();
+    let warnings = to_lines(&config.warnings);
+    assert_eq!(
+        warnings,
+        "$LANEKEEPER_LANE: no key can be set by this variable\n\
+         $LANEKEEPER_STORE_URL: no key can be set by this variable; did you mean \
+         LANEKEEPER_STORE__URL?\n"
+    );
+    let misspelt = read(GOOD, &[("LANEKEEPER_STORE__URI", "x")]).unwrap_err();
+    assert!(to_lines(&misspelt).contains("LANEKEEPER_STORE__URL"));
+}
+
+#[cfg(unix)]
+#[test]
+fn variables_are_text() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let not_utf8 = || OsString::from_vec(vec![b'a', 0xff]);
+    let set = |name: &str, value: OsString| (OsString::from(name), value);
+    let problems = read_variables(
+        [
+            set("LANEKEEPER_STORE__URL", not_utf8()),
+            set("LANEKEEPER_KEY", not_utf8()),
+            set("OTHER", not_utf8()),
+        ]
+        .into_iter(),
+    );
+    assert_eq!(
+        to_lines(&problems.unwrap_err()),
+        "$LANEKEEPER_STORE__URL: is not UTF-8: set it to text, or unset it\n"
+    );
+    let legal = ["LANEKEEPER_URL", "LANEKEEPER_TEST_REDIS", "HOME"];
+    let legal = legal.into_iter().map(|name| set(name, "x".into()));
+    assert_eq!(read_variables(legal).unwrap().len(), 0);
+}
+
+#[test]
+fn sources_that_are_absent_are_not_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let digits = "ab".repeat(32);
+    for (name, text) in [
+        ("good", &*digits),
+        ("same", &*digits),
+        ("bad", "zz"),
+        ("empty", ""),
+    ] {
+        std::fs::write(path(name), text).unwrap();
+    }
+    let problems = |names: &[&str]| {
+        let signer =
+            |name: &&str| format!("[[signer]]\nkind = \"key\"\nkeyFile = \"{}\"\n", path(name));
+        let signers: String = names.iter().map(signer).collect();
+        let text = format!(
+            "[store]\nurl = \"sqlite:lk.db\"\n[[chain]]\nid = 1\nrpc = [\"http://127.0.0.1:8545\"]\n{signers}"
+        );
+        let (errors, missing) = crate::adapters::find_secret_problems(&read(&text, &[]).unwrap());
+        (errors.len(), missing.len())
+    };
+    assert_eq!(problems(&["good", "absent"]), (0, 1));
+    for wrong in ["bad", "empty", ""] {
+        assert_eq!(
+            problems(&[wrong]),
+            (1, 0),
+            "{wrong:?}: the last is a directory"
+        );
+    }
+    assert_eq!(
+        problems(&["good", "same"]),
+        (1, 0),
+        "one account, two signers"
+    );
+}

@@ -180,6 +180,33 @@ fn events_tail_resumes_by_cursor_and_across_a_restart() {
 }
 
 #[test]
+fn addresses_obey_the_rule_of_the_api() {
+    let mistyped = BOB.replace("C51812dc", "c51812dc");
+    let short = &BOB[2..];
+    for (args, says) in [
+        (["tx", "send", "--from", ALICE, "--to", &mistyped], "EIP-55"),
+        (["tx", "send", "--from", &mistyped, "--to", BOB], "EIP-55"),
+        (["tx", "send", "--from", ALICE, "--to", short], "write 0x"),
+        (
+            ["tx", "list", "--limit", "1", "--from", &mistyped],
+            "EIP-55",
+        ),
+        (
+            ["events", "tail", "--chain", "1", "--from", short],
+            "write 0x",
+        ),
+        (
+            ["lane", "show", "--chain", "1", "--json", &mistyped],
+            "EIP-55",
+        ),
+    ] {
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", err(&output));
+        assert!(err(&output).contains(says), "{args:?}: {}", err(&output));
+    }
+}
+
+#[test]
 fn exit_codes_distinguish_usage_and_unreachable() {
     let unused = ["--url", "http://127.0.0.1:1"];
     let unreachable = run(&[&["tx", "list"][..], &unused].concat());

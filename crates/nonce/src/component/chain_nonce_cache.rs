@@ -190,9 +190,7 @@ impl ChainNonceCache {
 
 pub(super) fn chain_of(chains: &ReservationChains, lane: LaneKey) -> Result<&ReservationChain> {
     let id = lane.chain_id;
-    let unknown =
-        || ReservationError::NotReservable(format!("nonces are not reserved on chain {id} here"));
-    chains.get(&id).ok_or_else(unknown)
+    chains.get(&id).ok_or(ReservationError::UnknownChain(id))
 }
 
 fn unavailable(error: ChainError) -> ReservationError {

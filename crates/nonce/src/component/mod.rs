@@ -334,7 +334,11 @@ fn result_label<T>(result: &Result<T>) -> &'static str {
         Ok(_) => "ok",
         Err(ReservationError::Refused(_)) => "refused",
         Err(ReservationError::MayBeMined { .. }) => "may_be_mined",
-        Err(ReservationError::NotReservable(_)) => "not_lendable",
+        Err(
+            ReservationError::UnknownChain(_)
+            | ReservationError::UnknownSigner(..)
+            | ReservationError::NotReservable(_),
+        ) => "not_lendable",
         Err(ReservationError::Busy) => "busy",
         Err(ReservationError::Unavailable(_)) => "unavailable",
         Err(ReservationError::Unknown(_)) => "unknown",

@@ -215,6 +215,8 @@ impl NonceComponent {
                 | ReservationError::Unknown(_) => true,
                 ReservationError::Refused(_)
                 | ReservationError::MayBeMined { .. }
+                | ReservationError::UnknownChain(_)
+                | ReservationError::UnknownSigner(..)
                 | ReservationError::NotReservable(_) => false,
             };
             match outcome {

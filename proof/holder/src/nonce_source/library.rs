@@ -189,9 +189,10 @@ impl NonceSource for Library {
 
 fn refusal(error: ReservationError) -> Refusal {
     match error {
-        ReservationError::Refused(_) | ReservationError::NotReservable(_) => {
-            Refusal::Permanent(error.to_string())
-        }
+        ReservationError::Refused(_)
+        | ReservationError::UnknownChain(_)
+        | ReservationError::UnknownSigner(..)
+        | ReservationError::NotReservable(_) => Refusal::Permanent(error.to_string()),
         ReservationError::MayBeMined { .. } => Refusal::Retryable("may be mined"),
         ReservationError::Busy => Refusal::Retryable("busy"),
         ReservationError::Unavailable(_) => Refusal::Retryable("unavailable"),

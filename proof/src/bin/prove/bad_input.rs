@@ -57,7 +57,15 @@ fn judge(name: &str, status: u16, problem: &Value, expected: u16, says: &str) ->
         status == expected,
         format!("{name}: {status} instead of {expected}: {problem}"),
     )?;
-    for field in ["type", "title", "status", "detail", "retryable", "effect"] {
+    for field in [
+        "type",
+        "title",
+        "status",
+        "detail",
+        "retryable",
+        "effect",
+        "requestId",
+    ] {
         ensure(
             !problem[field].is_null(),
             format!("{name}: the problem has no {field}: {problem}"),
@@ -318,6 +326,8 @@ async fn paths(server: &Server) -> Outcome<u32> {
         (Method::GET, "/api/v1/tx?limit=0", 400, "limit"),
         (Method::GET, "/api/v1/tx?limit=1001", 400, "limit"),
         (Method::GET, "/api/v1/tx?limit=many", 400, "limit"),
+        (Method::GET, "/api/v1/tx?limit=01", 400, "limit"),
+        (Method::GET, "/api/v1/tx?chainId=031337", 400, "chainId"),
         (Method::GET, "/api/v1/tx?state=DONE", 400, "state"),
         (Method::GET, "/api/v1/tx?cursor=%00", 400, "cursor"),
         (Method::GET, "/api/v1/tx?colour=red", 400, "colour"),

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::Request;
+use axum::http::header::HOST;
+use axum::http::{HeaderValue, Request};
 use axum::response::Response;
 use domain::lane::Finality;
 use domain::{
@@ -86,6 +87,8 @@ impl NodeWorld {
     /// Sends a request to its router.
     pub(crate) async fn send(&self, mut request: Request<Body>) -> Response {
         request.extensions_mut().insert(ConnectInfo(CALLER));
+        let host = HeaderValue::from_static("localhost");
+        request.headers_mut().entry(HOST).or_insert(host);
         let service = TowerToHyperService::new(self.router.clone());
         match service.call(request).await {
             Ok(response) => response,

@@ -445,6 +445,37 @@ fn invalid_item_does_not_fail_the_others() {
 }
 
 #[test]
+fn value_that_no_type_holds_fails_only_its_item() {
+    let good = body_with_payload(&format!(r#""to":"{TO}""#));
+    let digits = "9".repeat(400);
+    for value in ["1e400", r#""\ud800""#, &digits] {
+        let bad = body_with_payload(&format!(r#""to":"{TO}","gas":{value}"#));
+        let body = format!(r#"{{"txs":[{good},{bad},{good}]}}"#);
+        let items = parse_batch(body.as_bytes(), CONTEXT).unwrap();
+        assert!(items[0].is_ok() && items[2].is_ok(), "{value}");
+        let problem = items[1].as_ref().unwrap_err();
+        assert_eq!(problem.kind, InvalidField, "{value}: {problem}");
+        assert!(problem.detail.starts_with("`txs[1]"), "{problem}");
+    }
+}
+
+#[test]
+fn problem_points_to_the_value() {
+    let pointer = |body: &str| {
+        let problem = parse_new_tx(body.as_bytes(), CONTEXT).unwrap_err();
+        let error = problem.field_error.expect("a field is wrong");
+        assert!(problem.detail.ends_with(&error.rule), "{}", problem.detail);
+        error.pointer
+    };
+    assert_eq!(pointer(&body_with_payload(r#""gas":"x""#)), "/payload/gas");
+    assert_eq!(pointer(&body_with_payload(r#""a/b":1"#)), "/payload/a~1b");
+    assert_eq!(pointer("[]"), "");
+    let escaped = body_with_payload(r#""a\u001b[2J\n":1"#);
+    let problem = parse_new_tx(escaped.as_bytes(), CONTEXT).unwrap_err();
+    assert!(!problem.detail.contains(char::is_control), "{problem}");
+}
+
+#[test]
 fn long_texts_are_not_repeated_in_messages() {
     let body = body_with_payload(&format!(r#""{}":1"#, "ä".repeat(10_000)));
     assert!(

@@ -10,10 +10,10 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::amount;
 use crate::client::{Client, NodeArgs, TxView, decode};
 use crate::failure::Failure;
 use crate::output::{print_answer, print_list, print_quiet, tx_details, tx_table};
+use crate::{address, amount};
 use follow::{Stage, TxFollower, report_outcome};
 
 #[derive(Debug, Subcommand)]
@@ -38,10 +38,10 @@ Examples:
 A request with the same --request-id is sent at most once, however often it is repeated.")]
 pub struct SendArgs {
     /// The account that sends
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address::parse)]
     from: Address,
     /// The recipient; without it, --data is deployed as a contract
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "data")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address::parse, required_unless_present = "data")]
     to: Option<Address>,
     /// The amount: 1.5eth, 2gwei, or wei
     #[arg(long, value_name = "AMOUNT", default_value = "0", value_parser = amount::parse)]
@@ -97,7 +97,7 @@ pub struct GetArgs {
     #[arg(long, value_name = "KEY", requires = "from", conflicts_with = "tx")]
     request_id: Option<String>,
     /// The account it was sent from
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address::parse)]
     from: Option<Address>,
     /// The chain's id; required when the node serves several chains
     #[arg(long, value_name = "ID")]
@@ -126,7 +126,7 @@ Examples:
   lanekeeper tx list --from 0x… --limit 20")]
 pub struct ListArgs {
     /// Only txs of this account
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address::parse)]
     from: Option<Address>,
     /// Only txs of this chain
     #[arg(long, value_name = "ID")]

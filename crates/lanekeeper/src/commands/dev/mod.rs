@@ -158,7 +158,7 @@ fn read_config(args: &DevArgs, chain: &DevNetwork) -> Result<Config, Failure> {
     let config = Config::read(Sources {
         dev: Some(dev_settings(&args.dir, chain).map_err(config_failure)?),
         file,
-        env: environment(),
+        env: environment().map_err(config_failure)?,
         flags: args.port.map(listen).into_iter().collect(),
     })
     .map_err(config_failure)?;
