@@ -142,9 +142,6 @@ mutations! {
     /// A request is compared with the whole balance, whatever open txs can cost. Breaks: a request is accepted only if the
     /// account can pay for it.
     IgnoreOpenCost,
-    /// A head without a base fee turns an envelope into a legacy one at the node's price, whatever its request allows.
-    /// Breaks: nothing overpays.
-    SignAboveRequestLimit,
     /// A configured cap of fees does not limit what is quoted. Breaks: nothing overpays.
     IgnoreFeeCap,
     /// A repeated request is a conflict like any other: its lane is read again. Breaks: a lane stays open.
