@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{B256, ChainId, Header, LaneKey, LeaseGrant, RequestId, Timestamp, TxId};
+use domain::{B256, ChainId, Header, RequestId, Timestamp, TxId};
 use metrics::{counter, histogram};
 
 use crate::draft::LaneDraft;
@@ -144,21 +144,6 @@ impl Shard {
             &lane.event_counts,
         );
         self.apply_draft(draft, now);
-    }
-
-    /// Wakes those who wait for what a durable batch has changed, and counts its events.
-    pub(crate) fn announce(
-        &self,
-        key: LaneKey,
-        lease_grant: LeaseGrant,
-        changed: Vec<TxId>,
-        event_counts: &EventCounts,
-    ) {
-        self.core.customers.waiters.notify_waiters_of(changed);
-        event_counts.record(key);
-        if event_counts.has_events {
-            self.core.feed.mark_written([lease_grant.lane]);
-        }
     }
 
     /// The draft becomes memory, and its effects are dispatched.

@@ -11,8 +11,7 @@
 //! `reservations`, `reconciliation`, `holds`, `journal`, `head`), which keep their own invariants. The other files hold
 //! the rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `rejection`, `resubmission`, `inclusion`,
 //! `reorg`, `chain_nonces` (with `endpoint_nonces`), `nonce_claims`, `foreign_use`. `status` is what the lane shows of
-//! itself; `checkpoint` retracts accepts that were not
-//! committed.
+//! itself; `checkpoint` retracts accepts that were not committed.
 
 pub mod protocol;
 pub mod reservations;

@@ -1,9 +1,12 @@
-//! Metrics of a batch's events, and the log line for results that were reorged out after they were final.
+//! What becomes known once a batch is durable: waiters and the feed are woken, and its events are counted. A result that
+//! was reorged out after it was final is logged.
 
 use std::collections::BTreeMap;
 
-use domain::{Event, EventKind, LaneKey};
+use domain::{Event, EventKind, LaneKey, LeaseGrant, TxId};
 use metrics::counter;
+
+use super::Shard;
 
 /// How many events of each counted kind a batch has; recorded once it is durable.
 #[derive(Default)]
@@ -65,6 +68,23 @@ impl EventCounts {
             let txs = self.after_final;
             tracing::error!(%lane, txs, "incident: a fork reorged out results that had been reported as final");
             counter!("lanekeeper_incidents_total", "kind" => "fork_below_finality").increment(1);
+        }
+    }
+}
+
+impl Shard {
+    /// Wakes those who wait for what a durable batch has changed, and counts its events.
+    pub(crate) fn announce(
+        &self,
+        key: LaneKey,
+        lease_grant: LeaseGrant,
+        changed: Vec<TxId>,
+        event_counts: &EventCounts,
+    ) {
+        self.core.customers.waiters.notify_waiters_of(changed);
+        event_counts.record(key);
+        if event_counts.has_events {
+            self.core.feed.mark_written([lease_grant.lane]);
         }
     }
 }
