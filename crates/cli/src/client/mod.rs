@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn key_that_no_header_can_carry_is_a_usage_error() {
-        for key in ["lk_a\nb", "lk a", "", "lk_\u{e4}"] {
+        for key in ["lk_a\nb", "lk a", "lk_\u{e4}"] {
             let args = NodeArgs {
                 url: "http://127.0.0.1:1".into(),
                 key: Some(key.into()),
@@ -228,7 +228,7 @@ mod tests {
             };
             let is_usage =
                 matches!(Client::new(&args), Err(Failure::Usage(why)) if !why.contains("lk"));
-            assert_eq!(is_usage, !key.is_empty(), "{key:?}");
+            assert!(is_usage, "{key:?}");
         }
     }
 

@@ -108,7 +108,9 @@ impl Lane {
                     balance: known.account.balance,
                     committed: open.at(rules, quote),
                 };
-                let needed = admission::cost(rules, quote, (&request.payload, request.gas));
+                let quoted = admission::cost(rules, quote, (&request.payload, request.gas));
+                // A head without a base fee may quote less than the limit that the request names and is counted with.
+                let needed = quoted.max(OpenCost::unsigned(&request.payload, request.gas).wei);
                 match admission::check_balance(account, needed) {
                     Ok(()) => return FundsDecision::Accept,
                     Err(refusal) => (known.queried_at >= arrived_at).then_some(refusal),

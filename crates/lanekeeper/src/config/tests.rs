@@ -165,7 +165,8 @@ fn running_md_example_shows_the_defaults() {
     let mut blocks = manual.split("```");
     let block = blocks.find(|block| block.starts_with("toml") && block.contains("[resubmit]"));
     let text = block.expect("docs/running.md has an example with [resubmit]")["toml".len()..]
-        .replace("https://…", "http://127.0.0.1:8545")
+        .replacen("https://…", "http://127.0.0.1:8545", 1)
+        .replace("https://…", "http://127.0.0.1:8547")
         .replace("wss://…", "wss://127.0.0.1:8546");
     let example = read(&format!("{GOOD_WITHOUT_CHAIN}\n{text}"), &[]).expect("it is valid");
     let defaults = read(GOOD, &[]).unwrap();

@@ -1,5 +1,7 @@
 //! Requests that the account can or cannot pay for.
 
+use std::sync::Arc;
+
 use alloy_primitives::U256;
 
 use crate::admission::AdmissionError;
@@ -58,6 +60,19 @@ fn missing(decision: FundsDecision) -> (U256, U256) {
         panic!("{decision:?}")
     };
     (shortfall.missing, shortfall.committed)
+}
+
+/// A head without a base fee quotes one price in full, below the limit with which the request is counted once accepted.
+#[test]
+fn named_limit_counts_in_full_whatever_the_head_quotes() {
+    let mut world = World::ready(rules());
+    let mut view = (*world.chain.view()).clone();
+    view.fee.base_fee = None;
+    view.fee.tip = 0;
+    world.input(Input::Head(Arc::new(view)));
+    world.report_balance(second(1), 0, COST - 1);
+    let refused = world.decide(second(1));
+    assert_eq!(missing(refused), (U256::from(1), U256::ZERO));
 }
 
 #[test]
