@@ -131,9 +131,6 @@ mutations! {
     AcceptFormerHolder,
     /// A lane's envelopes are sent with the highest nonce first. Breaks: sends are in nonce order.
     SendHighestNonceFirst,
-    /// Callers of an unknown commit are refused as if nothing was stored when another node keeps the lane. Breaks: a
-    /// refused request is not stored.
-    DenyUnknownCommitWhenFenced,
     /// A tx whose block was reorged out keeps its list of confirmations. Breaks: confirmations are linked.
     KeepConfirmationsAfterReorg,
     /// The lane row's cost of open txs lacks those that wait in the store. Breaks: a request is accepted only if the
@@ -150,9 +147,6 @@ mutations! {
     KeepRejectedPayload,
     /// The reads of customers take the connections of the engine. Breaks: one bad reader slows no other.
     ReadersShareConnections,
-    /// A release ends the lease of its node whatever grant it names: also that of a lane acquired again since. Breaks: a
-    /// deposed keeper sends nothing.
-    ReleaseIgnoresGrant,
 }
 
 /// Whether this build contains the bugs in `domain` and `engine`: the patches change it in their copy.

@@ -88,3 +88,41 @@ impl Shard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::{Address, ChainId, Nonce, Timestamp};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn foreign_use_of_a_lane_is_counted() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let event = |seq, kind| Event {
+            seq,
+            at: Timestamp(1),
+            tx_id: None,
+            kind,
+        };
+        let nonce = Nonce(7);
+        let events = [
+            event(1, EventKind::LaneForeignPending { nonce }),
+            event(
+                2,
+                EventKind::LaneForeignNonce {
+                    nonce,
+                    tx_hash: None,
+                },
+            ),
+        ];
+        EventCounts::from_events(&events).record(LaneKey {
+            chain_id: ChainId(1),
+            signer: Address::ZERO,
+        });
+        let name = "lanekeeper_lane_foreign_total";
+        let page = recorder.handle().render();
+        assert!(page.contains(&format!("{name} 2\n")), "{page}");
+    }
+}

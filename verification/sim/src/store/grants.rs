@@ -230,8 +230,7 @@ impl Rows {
     ) -> bool {
         let lane = self.lane(lease_grant.lane);
         let is_held = lane.is_some_and(|lane| lane.is_held_by(lease_grant));
-        self.is_leased(lease_request, lease_grant)
-            && (is_held || mutation::is_on(Mutation::ReleaseIgnoresGrant))
+        self.is_leased(lease_request, lease_grant) && is_held
     }
 
     pub(super) fn regrant(&mut self, lease_grant: LeaseGrant, grant: GrantId) -> RegrantOutcome {

@@ -269,25 +269,6 @@ impl OneNode {
         ];
         self.node.assert_counts(reorg, &reorged).await;
     }
-
-    /// Another program uses a few nonces of the account; more than `nonce.maxChainJump` would halt the lane. No block shows
-    /// its transactions, so what the only endpoint reports counts once it is final.
-    async fn consume_nonces(&self) {
-        let foreign = ["lanekeeper_lane_foreign_total"];
-        let consume = async || {
-            let chain = &self.chain_url;
-            let next =
-                control_chain(chain, "eth_getTransactionCount", json!([ALICE, "pending"])).await;
-            let next = next.as_str().and_then(|next| next.strip_prefix("0x"));
-            let next = u64::from_str_radix(next.expect("a quantity"), 16).expect("a number");
-            let used = format!("{:#x}", next + 5);
-            control_chain(chain, "anvil_setNonce", json!([ALICE, used])).await;
-            self.mine(1).await;
-            self.send_once_there_is_room("after-foreign-use").await;
-            self.node.await_series(&foreign, || self.mine(1)).await;
-        };
-        self.node.assert_counts(consume, &foreign).await;
-    }
 }
 
 #[tokio::test]
@@ -301,6 +282,5 @@ async fn one_node_exports_its_metrics() {
     one.mark_nonce().await;
     one.stop_mining().await;
     one.reorg_final_tx().await;
-    one.consume_nonces().await;
     one.node.scrape().await.check(ReachedBy::OneNode);
 }

@@ -40,6 +40,7 @@ const fn metric(
 
 const ENGINE: ReachedBy = ReachedBy::Test("crates/engine/tests/node/metrics.rs");
 const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee.rs");
+const EVENTS: ReachedBy = ReachedBy::Test("crates/engine/src/shard/event_counts.rs");
 const TIMELINE: ReachedBy = ReachedBy::Test("crates/engine/src/timeline.rs");
 const COMPONENT: ReachedBy = ReachedBy::Test("crates/nonce/tests/component/metrics.rs");
 const CONNECTIONS: ReachedBy = ReachedBy::Test("crates/api/src/connection_limits.rs");
@@ -69,7 +70,7 @@ pub(super) const METRICS: &[Metric] = {
         metric("lanekeeper_inbox_depth", Gauge, &[], OneNode),
         metric("lanekeeper_inbox_rejected_total", Counter, &[], OneNode),
         metric("lanekeeper_incidents_total", Counter, &["kind"], OneNode),
-        metric("lanekeeper_lane_foreign_total", Counter, &[], OneNode),
+        metric("lanekeeper_lane_foreign_total", Counter, &[], EVENTS),
         metric("lanekeeper_lanes_given_back_total", Counter, &[], ENGINE),
         metric("lanekeeper_lanes_kept", Gauge, &[], OneNode),
         metric("lanekeeper_lease_acquire_total", Counter, &["result"], OneNode),
