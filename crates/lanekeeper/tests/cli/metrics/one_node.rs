@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::scrape::{ScrapedNode, control_chain};
 use super::table::ReachedBy;
 use super::{CHAIN_ID, DEADLINE};
-use crate::support::{self, ALICE, BOB, Running, lanekeeper, run};
+use crate::support::{self, BOB, Running, lanekeeper, run};
 
 /// Writes the configuration of a node with small limits, a SQLite store, an API key and an external signer.
 fn write_config(folder: &Path, chain_url: &str, key_hash: &str) -> String {
