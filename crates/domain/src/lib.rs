@@ -16,8 +16,10 @@ pub mod event;
 pub mod fee;
 pub mod fork_choice;
 pub mod headers;
+pub mod history;
 pub mod lease;
 pub mod window;
+pub mod witness;
 
 pub mod lane;
 
@@ -26,6 +28,7 @@ pub use attempt::{Attempt, AttemptKind, SendOutcome, UnsignedEnvelope};
 pub use event::{Event, EventKind};
 pub use fee::{FeeQuote, FeeRules, Fees};
 pub use headers::{ChainView, Header};
+pub use history::History;
 pub use ids::{
     ChainId, GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token,
     TxId,
@@ -38,3 +41,4 @@ pub use payload::{EffectDigest, Fingerprint, Payload, TxType};
 pub use reservation::{Holder, Mark, MarkRefusal, Reservation, ReservationState};
 pub use time::{MonotonicTime, Timestamp};
 pub use tx::{Inclusion, LastWrite, SubState, Tx, TxRequest, TxState};
+pub use witness::{LaneWitness, WitnessVerdict};

@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{B256, ChainId, Header, LaneKey, LeaseGrant, RequestId, Timestamp, TxId};
+use domain::{
+    B256, ChainId, Header, Lane, LaneKey, LaneWitness, LeaseGrant, RequestId, Timestamp, TxId,
+};
 use metrics::{counter, histogram};
 
 use crate::draft::LaneDraft;
@@ -132,6 +134,7 @@ impl Shard {
     fn on_applied(&mut self, lane: CommittingLane, now: Timestamp) {
         let mut draft = lane.draft;
         draft.lane.count_batch();
+        self.record_commit(&draft.lane);
         for (create, record) in draft.creates.drain(..).zip(lane.records) {
             create.answer(ShardOutcome::Accepted(Box::new(record)));
         }
@@ -158,6 +161,20 @@ impl Shard {
         event_counts.record(key);
         if event_counts.has_events {
             self.core.feed.mark_written([lease_grant.lane]);
+        }
+    }
+
+    /// Records a commit for the witness. One under a lease that was lost meanwhile is left to the next opening.
+    fn record_commit(&self, lane: &Lane) {
+        let (key, lease_grant) = (lane.key(), lane.lease_grant());
+        if let Some(history) = self.core.leases.history_of(key, lease_grant) {
+            let witness = LaneWitness {
+                history,
+                token: lease_grant.token,
+                batch_seq: lane.batch_seq(),
+                next_nonce: lane.next_nonce(),
+            };
+            self.core.committed.record(key, witness);
         }
     }
 

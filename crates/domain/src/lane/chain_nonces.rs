@@ -171,7 +171,7 @@ impl Lane {
         }
         if self.reconciliation.is_history_suspect() {
             return Some(format!(
-                "the database's timeline changed and commits were lost: the chain has transactions at nonces {cursor} \
+                "the database's history changed and commits were lost: the chain has transactions at nonces {cursor} \
                  to {} that the store does not know. Compare with the chain, then resume the lane",
                 reported.0.saturating_sub(1)
             ));

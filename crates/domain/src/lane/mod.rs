@@ -136,7 +136,7 @@ impl Lane {
         lane
     }
 
-    /// The store's timeline changed since the lane was last written: it may have lost commits.
+    /// The store's history changed since the lane was last written: it may have lost commits.
     #[must_use]
     pub fn with_suspect_history(mut self) -> Self {
         self.reconciliation.suspect_history(self.ledger.cursor());

@@ -1,7 +1,7 @@
 //! What a lane that was just loaded does not know yet about its nonces, and what its store may have lost.
 //!
 //! Invariants: the nonces of the store are compared with the chain once, by the first credible answer after the
-//! load. A changed timeline of the store casts doubt on the lane until the chain's nonce agrees with the cursor; a
+//! load. A changed history of the store casts doubt on the lane until the chain's nonce agrees with the cursor; a
 //! consumed nonce below the recorded bound may be ours until every tx below it is resolved.
 
 use std::ops::Range;
@@ -33,7 +33,7 @@ pub(super) struct StoredNonces {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PossibleLoss {
     None,
-    /// The store's timeline changed, and the chain has not agreed with the cursor yet.
+    /// The store's history changed, and the chain has not agreed with the cursor yet.
     HistorySuspect {
         below: Nonce,
     },
@@ -58,7 +58,7 @@ impl Reconciliation {
         })
     }
 
-    /// The store's timeline changed since the lane was last written.
+    /// The store's history changed since the lane was last written.
     pub(super) fn suspect_history(&mut self, cursor: Nonce) {
         self.loss = PossibleLoss::HistorySuspect { below: cursor };
     }

@@ -30,14 +30,15 @@ use crate::cluster::Cluster;
 use crate::core::{ChainState, Core, Customers, LaneEntry, LaneRegistry, Lifecycle};
 use crate::feed::{self, Feed};
 use crate::follower::Follower;
+use crate::history::HistoryWatch;
 use crate::ownership::{self, IncarnationStatus, Leases};
 use crate::ports::StoreError;
 use crate::rendezvous::Fnv;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
-use crate::timeline::TimelineWatch;
 use crate::watch::Waiters;
+use crate::witness::{self, CommittedLanes};
 
 /// When a node that has just started sends further heartbeats, to see nodes that start at the same time.
 const EXTRA_HEARTBEATS_AFTER: [Duration; 3] = [
@@ -53,7 +54,7 @@ pub enum StartError {
     #[error("{0}")]
     Config(String),
     /// The store could not be reached.
-    #[error("the first heartbeat could not be written to the store")]
+    #[error("the store did not answer when the node started")]
     Store(#[from] StoreError),
 }
 
@@ -73,6 +74,7 @@ impl Node {
             config.lease.check().map_err(StartError::Config)?;
             let (core, Receivers { inboxes, openings }) = build_core(ports, config, tasks)?;
             join_cluster(&core).await?;
+            witness::check_witness(&core).await?;
             for inbox in inboxes {
                 core.tasks
                     .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
@@ -90,6 +92,9 @@ impl Node {
             let renewer = ownership::run_renewals(Arc::clone(&core));
             tasks.spawn("renew", renewer);
             tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
+            if let Some(witness) = core.ports.witness.clone() {
+                tasks.spawn("witness", witness::run_witness(Arc::clone(&core), witness));
+            }
             tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
             tasks.spawn("feed tail", feed::run_feed_tail(Arc::clone(&core)));
             tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));
@@ -232,7 +237,8 @@ fn build_core(
         leases: Leases::default(),
         cluster: Cluster::default(),
         routes: Routes::default(),
-        timeline: TimelineWatch::default(),
+        history: HistoryWatch::default(),
+        committed: CommittedLanes::default(),
         feed: Feed::default(),
         customers: Customers {
             store: customer_store,

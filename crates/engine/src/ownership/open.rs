@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::lane::{ChainQuery, EndpointNonces};
 use domain::lease::LeaseTrust;
-use domain::{GrantId, LaneKey, LeaseGrant, MonotonicTime, NodeName, Token};
+use domain::{GrantId, History, LaneKey, LaneWitness, LeaseGrant, MonotonicTime, NodeName, Token};
 use metrics::counter;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -46,6 +46,8 @@ pub(crate) async fn run_opener(core: Arc<Core>, mut requested: mpsc::Receiver<La
 struct GrantedLane {
     lease_grant: LeaseGrant,
     previous_keeper: Option<NodeName>,
+    /// The store's history as of the grant.
+    history: History,
     is_reconciled: bool,
 }
 
@@ -100,6 +102,7 @@ fn on_acquire_outcome(
         AcquireOutcome::Granted {
             lease_grant,
             previous_keeper,
+            history,
             is_reconciled,
         } => {
             count(match (&previous_keeper, lease_grant.token) {
@@ -113,10 +116,12 @@ fn on_acquire_outcome(
             tracing::info!(%lane, token = %lease_grant.token, from = ?previous_keeper, "lane acquired");
             let trust = LeaseTrust::from(requested_at, core.config.lease.duration);
             core.routes.forget_keeper(lane);
-            core.leases.record_grant(lane, lease_grant, trust);
+            core.history.observe_history(history);
+            core.leases.record_grant(lane, lease_grant, history, trust);
             Ok(GrantedLane {
                 lease_grant,
                 previous_keeper,
+                history,
                 is_reconciled,
             })
         }
@@ -164,12 +169,20 @@ async fn read_lane(
             return Err(OpenError::Store(why.into()));
         };
         let was_reconciled = granted.is_reconciled
-            && !core.timeline.is_token_backwards(lane, lease_grant.token)
-            && reconcile::find_newer_knowledge(core, &image).is_none();
-        let is_reload = was_reconciled && core.timeline.is_last_token(lane, lease_grant.token);
-        let is_reconciled = was_reconciled || reconcile::reconcile_lane(core, &image).await?;
-        core.timeline.forget_last_known_lane(lane);
-        core.timeline.record_token(lane, lease_grant.token);
+            && !core.history.is_token_backwards(lane, lease_grant.token)
+            && !reconcile::contradicts_memory(core, &image, granted.history);
+        let is_reload = was_reconciled && core.history.is_last_token(lane, lease_grant.token);
+        let is_reconciled =
+            was_reconciled || reconcile::reconcile_lane(core, &image, granted.history).await?;
+        core.history.forget_last_known_lane(lane);
+        core.history.record_token(lane, lease_grant.token);
+        let seen = LaneWitness {
+            history: granted.history,
+            token: lease_grant.token,
+            batch_seq: image.batch_seq,
+            next_nonce: image.next_nonce,
+        };
+        core.committed.record(lane, seen);
         Ok((image, is_reconciled, is_reload))
     };
     match read.await {

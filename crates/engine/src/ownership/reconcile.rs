@@ -1,4 +1,4 @@
-//! Reconciling a lane: whether its last commits are still stored, after the store's timeline changed.
+//! Reconciling a lane: whether its last commits are still stored, after the store's history changed.
 //!
 //! An asynchronous standby that was promoted may lack commits that its primary had acknowledged, while the chain
 //! has their transactions. Such a lane must not allocate those nonces again, nor accept a request again that was
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use domain::lane::ChainQuery;
 use domain::window::gaps;
-use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
+use domain::{History, Lane, LaneImage, LaneWitness, Nonce, RequestId, TxId, WitnessVerdict};
 
 use crate::core::Core;
 use crate::node::OnTimelineChange;
@@ -46,18 +46,48 @@ impl LastKnownLane {
     }
 }
 
-/// What this node knew of a lane, where it has seen commits that the store does not have.
-pub(super) fn find_newer_knowledge(core: &Core, image: &LaneImage) -> Option<LastKnownLane> {
-    let last_known = core.timeline.last_known_lane(image.key);
-    last_known.filter(|last_known| last_known.batch_seq > image.batch_seq)
+/// What this node knew of a lane, where it has seen commits that the store does not have: with what was in flight where
+/// the lane left its memory, without it where only the witness remembers.
+pub(super) fn find_newer_knowledge(
+    core: &Core,
+    image: &LaneImage,
+    history: History,
+) -> Option<LastKnownLane> {
+    let last_known = core.history.last_known_lane(image.key);
+    let last_known = last_known.filter(|last_known| last_known.batch_seq > image.batch_seq);
+    let is_lost = |seen: &LaneWitness| judge(seen, image, history) == WitnessVerdict::Lost;
+    last_known.or_else(|| {
+        let seen = core.committed.get(image.key).filter(is_lost)?;
+        Some(LastKnownLane {
+            batch_seq: seen.batch_seq,
+            next_nonce: seen.next_nonce,
+            in_flight: Vec::new(),
+        })
+    })
+}
+
+/// Whether this node has seen commits of the lane that the store does not have, or may not have.
+pub(super) fn contradicts_memory(core: &Core, image: &LaneImage, history: History) -> bool {
+    let seen = core.committed.get(image.key);
+    let verdict = seen.map(|seen| judge(&seen, image, history));
+    verdict.is_some_and(|verdict| verdict != WitnessVerdict::NoOpinion)
+        || find_newer_knowledge(core, image, history).is_some()
+}
+
+fn judge(seen: &LaneWitness, image: &LaneImage, history: History) -> WitnessVerdict {
+    seen.judge(history, image.lease_grant.token, image.batch_seq)
 }
 
 /// Opens the way for a lane when no commit is missing, and halts it otherwise. Returns whether it is reconciled:
 /// if not, its keeper marks it when everything that is in flight now has ended, because lost transactions may
 /// still be mined.
-pub(super) async fn reconcile_lane(core: &Core, image: &LaneImage) -> Result<bool, OpenError> {
+pub(super) async fn reconcile_lane(
+    core: &Core,
+    image: &LaneImage,
+    history: History,
+) -> Result<bool, OpenError> {
     let lane = image.key;
-    if let Some(lost) = describe_lost_commits(core, image).await? {
+    if let Some(lost) = describe_lost_commits(core, image, history).await? {
         tracing::error!(%lane, %lost, "the store has lost commits of this lane");
         if core.config.on_timeline_change == OnTimelineChange::Halt {
             // Durable, so that no other node, which may know less, opens the lane.
@@ -65,15 +95,20 @@ pub(super) async fn reconcile_lane(core: &Core, image: &LaneImage) -> Result<boo
                 let why = "another node took the lane over while it was compared with its chain";
                 return Err(OpenError::Store(why.into()));
             }
-            core.timeline.forget_last_known_lane(lane);
+            core.history.forget_last_known_lane(lane);
             return Err(OpenError::Halted(lost));
         }
     }
     let continues_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;
     if continues_anyway {
-        core.ports.store.mark_reconciled(image.lease_grant).await?;
+        let marked = core.ports.store.mark_reconciled(image.lease_grant, history);
+        if !marked.await? {
+            let why =
+                "the store's history changed again while the lane was compared with its chain";
+            return Err(OpenError::Store(why.into()));
+        }
     }
-    tracing::info!(%lane, continues_anyway, "the lane was compared with its chain under the store's new timeline");
+    tracing::info!(%lane, continues_anyway, "the lane was compared with its chain under the store's new history");
     Ok(continues_anyway)
 }
 
@@ -81,9 +116,10 @@ pub(super) async fn reconcile_lane(core: &Core, image: &LaneImage) -> Result<boo
 async fn describe_lost_commits(
     core: &Core,
     image: &LaneImage,
+    history: History,
 ) -> Result<Option<String>, OpenError> {
     let mut parts = Vec::new();
-    if let Some(last_known) = find_newer_knowledge(core, image) {
+    if let Some(last_known) = find_newer_knowledge(core, image, history) {
         let lost = lost_requests(core, image, &last_known).await?;
         parts.push(format!(
             "{} commits of this node are gone (cursor {} instead of {}){lost}",
@@ -107,7 +143,7 @@ async fn describe_lost_commits(
     }
     Ok((!parts.is_empty()).then(|| {
         format!(
-            "the database's timeline changed and commits were lost: {}. Compare with the chain, then \
+            "the database's history changed and commits were lost: {}. Compare with the chain, then \
              resume the lane",
             parts.join("; ")
         )
@@ -176,7 +212,7 @@ async fn highest_chain_nonce(core: &Core, image: &LaneImage) -> Result<Nonce, Op
         biased;
         used = query => Ok(used),
         () = core.ports.clock.sleep(CHAIN_PATIENCE) => {
-            let why = "the store's timeline changed, and not every required endpoint answers with the account's \
+            let why = "the store's history changed, and not every required endpoint answers with the account's \
                        nonce: repair or remove those that do not answer";
             Err(OpenError::Store(why.into()))
         }

@@ -142,12 +142,14 @@ where
 /// lane, and a node that opens it compares it with its chain again.
 async fn mark_reconciled(core: Arc<Core>, lane: LaneKey, lease_grant: LeaseGrant) {
     let mut tries = 0;
-    while core.leases.holds_grant(lane, lease_grant) {
-        match core.ports.store.mark_reconciled(lease_grant).await {
-            Ok(()) => {
-                tracing::info!(%lane, "the lane is reconciled under the store's new timeline");
+    while let Some(history) = core.leases.history_of(lane, lease_grant) {
+        match core.ports.store.mark_reconciled(lease_grant, history).await {
+            Ok(true) => {
+                tracing::info!(%lane, %history, "the lane is reconciled under the store's new history");
                 return;
             }
+            // Another grant, or another history: the lane is opened, and compared with its chain, again.
+            Ok(false) => return,
             Err(error) => {
                 tracing::warn!(%lane, %error, "the lane could not be marked as reconciled; retrying");
                 core.back_off(&mut tries).await;

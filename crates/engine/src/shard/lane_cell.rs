@@ -268,7 +268,7 @@ impl Shard {
     /// commits.
     pub(crate) fn drop_lane_memory(&self, lane: &Lane) {
         let last_known = LastKnownLane::of(lane);
-        self.core.timeline.remember_lane(lane.key(), last_known);
+        self.core.history.remember_lane(lane.key(), last_known);
         self.forget_lane(lane.key());
     }
 

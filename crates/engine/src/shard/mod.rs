@@ -157,7 +157,7 @@ pub(crate) struct OpenedLane {
     pub(crate) previous_keeper: Option<NodeName>,
     /// The account's nonces, when the chain answered in time.
     pub(crate) nonces: Option<EndpointNonces>,
-    /// Whether the lane was written under the store's present timeline.
+    /// Whether the lane was written under the store's present history.
     pub(crate) is_reconciled: bool,
     /// Whether this node was its keeper already, without an ownership change in between.
     pub(crate) is_reload: bool,

@@ -14,3 +14,4 @@ mod scripted_store;
 mod support;
 mod turn;
 mod waiters;
+mod witness;

@@ -377,7 +377,7 @@ pub(super) const LANES: &str = "\
 SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, c.next_nonce, c.paused, \
   (SELECT count(*) FROM managed_tx AS tx \
    WHERE tx.lane_id = c.lane_id AND tx.nonce >= c.floor_nonce AND lanekeeper_is_open(tx.state)), \
-  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted \
+  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted, c.batch_seq \
 FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS k(chain_id, signer, n) \
 JOIN lane ON lane.chain_id = k.chain_id AND lane.signer = k.signer \
 JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
@@ -392,6 +392,7 @@ pub(super) async fn lanes(pool: &Pool, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             key: lane_key(row, 0)?,
             lease: lease_of(row, 2)?,
             next_nonce: Nonce(number(row, 6, "nonce")?),
+            batch_seq: number(row, 11, "number of batches")?,
             paused: row.try_get(7)?,
             halted: row.try_get(10)?,
             in_flight: number(row, 8, "count")?,

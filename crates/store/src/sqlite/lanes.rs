@@ -259,6 +259,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             key: *key,
             lease: lease(conn, lane)?,
             next_nonce: cursor.as_ref().map_or(Nonce(0), |cursor| cursor.next_nonce),
+            batch_seq: cursor.as_ref().map_or(0, |cursor| cursor.batch_seq),
             paused: cursor.is_some_and(|cursor| cursor.paused),
             halted: halted(conn, lane)?,
             in_flight: from_stored(in_flight, "count")?,

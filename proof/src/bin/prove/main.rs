@@ -25,6 +25,7 @@ mod poison;
 mod processes;
 mod readers;
 mod replacement;
+mod restores;
 mod seeds;
 mod throughput;
 mod torture;
@@ -92,6 +93,7 @@ const PROOFS: &[(&str, Proof)] = &[
     ("14-2-endpoints", |report| {
         Box::pin(endpoints::prove(report))
     }),
+    ("14-5-restores", |report| Box::pin(restores::prove(report))),
     ("14-7-web-pages", |report| {
         Box::pin(web_pages::prove(report))
     }),

@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use domain::{LaneKey, RequestId, TxId};
+use domain::lease::Lease;
+use domain::{History, LaneKey, RequestId, TxId};
 use engine::ports::LaneBatch;
 
 use super::MemoryStore;
@@ -66,14 +67,37 @@ impl MemoryStore {
 
     /// The standby is promoted, with its present state.
     pub fn fail_over(&self) {
+        self.replace_rows(|before, standby| History {
+            timeline: before.timeline + 1,
+            ..standby
+        });
+    }
+
+    /// The state of the standby replaces the store on the same history, as a volume snapshot does that is restored.
+    pub fn restore_snapshot(&self) {
+        self.replace_rows(|_, snapshot| snapshot);
+    }
+
+    /// An operator declares that a backup was restored: every lane is reconciled anew, and no grant holds any more.
+    pub fn declare_restore(&self) {
+        let mut rows = self.rows();
+        rows.history.restores += 1;
+        for lane in &mut rows.lanes {
+            lane.grant = None;
+            if let Some(lease) = &mut lane.lease {
+                lease.expires_at = Lease::RELEASED;
+            }
+        }
+        self.locks().end_all();
+    }
+
+    /// Replaces all rows by those of the standby, on the history that follows from those of both.
+    fn replace_rows(&self, history: impl FnOnce(History, History) -> History) {
         let mut rows = self.rows();
         let mut standby = self.standby.lock().unwrap_or_else(PoisonError::into_inner);
-        let timeline = rows.timeline + 1;
         let stopped = standby.take().unwrap_or_else(|| rows.clone());
-        let promoted = Rows {
-            timeline,
-            ..stopped
-        };
+        let history = history(rows.history, stopped.history);
+        let promoted = Rows { history, ..stopped };
         let Loss {
             txs,
             requests,
@@ -83,7 +107,7 @@ impl MemoryStore {
         // Every session ends with its server, at any step.
         self.locks().end_all();
         self.record(|| WorldEvent::FailedOver {
-            timeline,
+            timeline: history.timeline,
             lost: txs.iter().copied().collect(),
             damaged: lanes.iter().copied().collect(),
         });

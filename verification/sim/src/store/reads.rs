@@ -151,6 +151,7 @@ impl Rows {
             key,
             lease: lane.lease.clone(),
             next_nonce: lane.next_nonce,
+            batch_seq: lane.batch_seq,
             paused: lane.paused,
             halted: lane.halted.clone(),
             in_flight: count(lane.open().count()),

@@ -7,16 +7,16 @@ use crate::mutation::{self, Mutation};
 use domain::lane::{OpenCost, OpenTotals};
 use domain::lease::Lease;
 use domain::{
-    Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
-    LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token, Tx, TxId,
+    Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, History, Incarnation, LaneId,
+    LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token, Tx, TxId,
 };
 use engine::ports::{Member, QueuedRequest};
 
 /// The tables. A copy of them is a standby.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Rows {
-    /// The timeline: incremented with every promotion of a standby.
-    pub(super) timeline: u64,
+    /// Its timeline is incremented with every promotion of a standby.
+    pub(super) history: History,
     /// By `LaneId - 1`.
     pub(super) lanes: Vec<LaneRow>,
     pub(super) lane_ids: BTreeMap<LaneKey, LaneId>,
@@ -48,8 +48,8 @@ pub(super) struct LaneRow {
     pub(super) open_cost: OpenCost,
     /// How many batches were applied.
     pub(super) batch_seq: u64,
-    /// The timeline on which the lane was last reconciled.
-    pub(super) reconciled_on: u64,
+    /// The history under which the lane was last reconciled.
+    pub(super) reconciled_under: History,
     /// Why the lane is halted until an operator decides.
     pub(super) halted: Option<String>,
     pub(super) paused: bool,
@@ -94,6 +94,25 @@ impl TxRow {
 }
 
 impl Rows {
+    /// An empty store.
+    pub(super) fn new() -> Self {
+        Self {
+            history: History {
+                store: 1,
+                timeline: 1,
+                restores: 0,
+            },
+            lanes: Vec::new(),
+            lane_ids: BTreeMap::new(),
+            tx_lanes: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            headers: BTreeMap::new(),
+            feed: Vec::new(),
+            members: BTreeMap::new(),
+            replaced_incarnations: BTreeSet::new(),
+        }
+    }
+
     pub(super) fn lane(&self, id: LaneId) -> Option<&LaneRow> {
         self.lanes.get(index_of(id)?)
     }
@@ -116,7 +135,7 @@ impl Rows {
             .entry(key)
             .or_insert(LaneId(next.saturating_add(1)));
         if id.0 > next {
-            self.lanes.push(LaneRow::new(id, key, self.timeline));
+            self.lanes.push(LaneRow::new(id, key, self.history));
         }
         self.lane_mut(id).expect("every lane id has a row")
     }
@@ -186,9 +205,9 @@ impl Rows {
 }
 
 impl LaneRow {
-    /// A lane before its first grant. Its timeline is the present one: a request that was queued before a
+    /// A lane before its first grant. Its history is the present one: a request that was queued before a
     /// failover may have been sent by a grant that the failover lost.
-    fn new(id: LaneId, key: LaneKey, timeline: u64) -> Self {
+    fn new(id: LaneId, key: LaneKey, history: History) -> Self {
         Self {
             id,
             key,
@@ -199,7 +218,7 @@ impl LaneRow {
             floor_nonce: Nonce(0),
             open_cost: OpenCost::default(),
             batch_seq: 0,
-            reconciled_on: timeline,
+            reconciled_under: history,
             halted: None,
             paused: false,
             txs: BTreeMap::new(),

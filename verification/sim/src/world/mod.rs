@@ -34,6 +34,7 @@ use crate::checkers::{
     OtherLanesNotDelayed, ReadersSkipNothing, ReservationHasOneHolder, StuckByPolicy,
 };
 use crate::clock::SimClock;
+use crate::disk::MemoryDisk;
 use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults};
 use crate::rng::Rng;
@@ -283,6 +284,7 @@ impl World {
             signer: PoisonedSigner::wrap(signer.clone(), plan.poison),
             clock: Arc::new(clock.clone()),
             peers: Arc::new(SimPeers::new(self.directory.clone(), peers.clone())),
+            witness: Some(Arc::new(MemoryDisk::default())),
         };
         let config = plan.node_config(name);
         let links = Links {

@@ -40,7 +40,8 @@ const fn metric(
 
 const ENGINE: ReachedBy = ReachedBy::Test("crates/engine/tests/node/metrics.rs");
 const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee.rs");
-const TIMELINE: ReachedBy = ReachedBy::Test("crates/engine/src/timeline.rs");
+const HISTORY: ReachedBy = ReachedBy::Test("crates/engine/src/history.rs");
+const WITNESS: ReachedBy = ReachedBy::Test("crates/lanekeeper/src/witness/tests.rs");
 const COMPONENT: ReachedBy = ReachedBy::Test("crates/nonce/tests/component/metrics.rs");
 const LOCK: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/lock.rs");
 const GAPS: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/gaps.rs");
@@ -74,7 +75,7 @@ pub(super) const METRICS: &[Metric] = {
         metric("lanekeeper_lease_fenced_total", Counter, &["op"], TwoNodes),
         metric("lanekeeper_lease_locked_total", Counter, &[], ENGINE),
         metric("lanekeeper_lease_renew_failed_total", Counter, &[], ENGINE),
-        metric("lanekeeper_lease_token_backwards_total", Counter, &[], TIMELINE),
+        metric("lanekeeper_lease_token_backwards_total", Counter, &[], HISTORY),
         metric("lanekeeper_lease_token_changes_total", Counter, &[], TwoNodes),
         metric("lanekeeper_nonce_allocate_total", Counter, &["result"], OneNode),
         metric("lanekeeper_nonce_generations_total", Counter, &[], BLOCKS),
@@ -104,6 +105,8 @@ pub(super) const METRICS: &[Metric] = {
         metric("lanekeeper_tx_resubmitted_total", Counter, &[], TwoNodes),
         metric("lanekeeper_tx_stuck_total", Counter, &[], OneNode),
         metric("lanekeeper_tx_submit_total", Counter, &["result"], OneNode),
+        metric("lanekeeper_witness_failures_total", Counter, &["op"], WITNESS),
+        metric("lanekeeper_witness_losses_total", Counter, &[], ENGINE),
     ]
 };
 
