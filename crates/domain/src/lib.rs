@@ -16,6 +16,7 @@ pub mod event;
 pub mod fee;
 pub mod fork_choice;
 pub mod headers;
+pub mod history;
 pub mod lease;
 pub mod window;
 
@@ -26,6 +27,7 @@ pub use attempt::{Attempt, AttemptKind, SendOutcome, UnsignedEnvelope};
 pub use event::{Event, EventKind};
 pub use fee::{FeeQuote, FeeRules, Fees};
 pub use headers::{ChainView, Header};
+pub use history::History;
 pub use ids::{
     ChainId, GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token,
     TxId,

@@ -207,7 +207,7 @@ impl LaneDraft {
 
 #[cfg(test)]
 mod tests {
-    use domain::lane::{AdmittedRequest, ChainQuery, OpenTotals};
+    use domain::lane::{AdmittedRequest, ChainQuery, MinedRows, OpenTotals};
     use domain::{
         Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
         RequestId, Token, U256,
@@ -240,7 +240,7 @@ mod tests {
             held: Vec::new(),
             consumed_below: Nonce(5),
             totals: OpenTotals::default(),
-            finals: Vec::new(),
+            mined: MinedRows::default(),
         };
         let mut rules = LaneRules::default();
         rules.resubmit.interval = None;

@@ -26,10 +26,10 @@ mod feed;
 
 mod broadcaster;
 mod follower;
+mod history;
 mod poll_schedule;
 mod revert_reasons;
 mod send_health;
 mod watch;
 
 pub mod tasks;
-mod timeline;

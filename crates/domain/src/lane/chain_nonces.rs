@@ -124,16 +124,13 @@ impl Lane {
             ChainQuery::Latest | ChainQuery::Off => reported.latest,
         };
         let (agreed, reported) = (queried(nonces.lowest()), queried(nonces.highest()));
+        if self.reconciliation.loss.is_some() {
+            self.search_lost_commits(nonces, cx);
+            return;
+        }
         let cursor = self.ledger.cursor();
         self.holds.halted = None;
-        if cursor.until(reported) == 0 {
-            if nonces.is_complete() {
-                self.reconciliation.trust_cursor();
-            }
-            let is_suspect = self.reconciliation.is_history_suspect();
-            if is_suspect && !self.chain.was_queried_with_quorum() {
-                self.query_with_quorum(cx);
-            }
+        if was_used && cursor.until(reported) == 0 {
             return;
         }
         let refusal = self.why_not_raise(nonces, agreed, reported, was_used);
@@ -167,14 +164,13 @@ impl Lane {
     ) -> Option<String> {
         let cursor = self.ledger.cursor();
         if !was_used {
-            return None; // a lane without any tx takes the chain's nonce as it is
-        }
-        if self.reconciliation.is_history_suspect() {
-            return Some(format!(
-                "the database's timeline changed and commits were lost: the chain has transactions at nonces {cursor} \
-                 to {} that the store does not know. Compare with the chain, then resume the lane",
-                reported.0.saturating_sub(1)
-            ));
+            // A lane without any tx takes the chain's nonce as it is, where one endpoint cannot make it wrong.
+            return (!nonces.is_complete()).then(|| {
+                format!(
+                    "the account is used for the first time, an endpoint reports {reported} as its next nonce, and no \
+                     second endpoint has confirmed that yet"
+                )
+            });
         }
         let jump = cursor.until(reported);
         let max = self.rules.nonce.max_chain_jump;

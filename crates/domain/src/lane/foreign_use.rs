@@ -108,6 +108,15 @@ impl Lane {
         let wanted = slot.tx.request.payload.effect_digest();
         let has_same_effect = foreign.is_some_and(|(_, effect_digest)| effect_digest == wanted);
         let foreign = foreign.map(|(hash, _)| hash);
+        if let Some(loss) = self
+            .reconciliation
+            .loss
+            .as_mut()
+            .filter(|_| !has_same_effect)
+        {
+            // A lost commit may have sent it for another request.
+            loss.add_unknown([nonce]);
+        }
         let reason = consumed_reason(nonce, foreign, has_same_effect);
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
@@ -127,6 +136,9 @@ impl Lane {
                 cx.writes.queued_added.push(slot.tx.id);
             }
             OnForeignNonce::Hold => {
+                if !has_same_effect {
+                    self.account_for(&slot.tx, cx);
+                }
                 self.journal
                     .mark_stuck(&mut slot.tx, SubState::ForeignNonce, reason, cx);
             }
@@ -166,7 +178,7 @@ fn consumed_reason(nonce: Nonce, foreign: Option<B256>, has_same_effect: bool) -
 }
 
 /// Up to which height a foreign transaction counts.
-fn foreign_final_height(finality: Finality, view: &ChainView) -> Option<u64> {
+pub(super) fn foreign_final_height(finality: Finality, view: &ChainView) -> Option<u64> {
     let tip = view.headers.tip()?.number;
     let finality_depth = match finality {
         Finality::Depth(finality_depth) => finality_depth.max(FOREIGN_FINALITY_DEPTH_MIN),

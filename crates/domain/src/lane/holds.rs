@@ -3,6 +3,8 @@
 //! Each hold has its own way out: an operator resumes a paused lane, the next credible answer ends a halt, and
 //! misplaced rows need another configuration, so that hold lasts until the lane is loaded again.
 
+use super::unrecorded::UNRECORDED_MAX;
+
 /// The holds of a lane; it works while none is set.
 #[derive(Clone, Debug)]
 pub(super) struct Holds {
@@ -23,6 +25,14 @@ impl Holds {
 
     pub(super) fn is_free(&self) -> bool {
         !self.is_paused && self.halted.is_none() && self.misplaced.is_none()
+    }
+
+    /// More nonces are consumed by unknown transactions than a lane records.
+    pub(super) fn note_too_many_unknown(&mut self) {
+        self.halted = Some(format!(
+            "the database's history changed, and the chain has more than {UNRECORDED_MAX} transactions of this account that \
+             the store does not know: restore a newer backup, or use another account"
+        ));
     }
 
     /// Records that a row of the store does not belong in this lane, if there is such a reason.

@@ -8,10 +8,10 @@
 //! Memory is O(in-flight txs), not O(waiting txs): txs beyond the mempool depth stay in the store.
 //!
 //! A lane consists of parts with one responsibility each (`ledger`, `slots`, `paging`, `chain`, `mempool`, `finals`,
-//! `reservations`, `reconciliation`, `holds`, `journal`), which keep their own invariants. The other files hold the
-//! rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `resubmission`, `inclusion`, `reorg`,
-//! `chain_nonces`, `foreign_use`. `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not
-//! committed.
+//! `reservations`, `reconciliation`, `possible_loss`, `unrecorded`, `holds`, `journal`), which keep their own invariants.
+//! The other files hold the rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `resubmission`,
+//! `inclusion`, `reorg`, `chain_nonces`, `foreign_use`, `attribution`. `status` is what the lane shows of itself;
+//! `checkpoint` retracts accepts that were not committed.
 
 pub mod protocol;
 pub mod reservations;
@@ -19,6 +19,7 @@ pub mod rules;
 
 mod chain;
 mod checkpoint;
+mod consumers;
 mod context;
 mod cost;
 mod finals;
@@ -27,10 +28,13 @@ mod journal;
 mod ledger;
 mod mempool;
 mod paging;
+mod possible_loss;
 mod reconciliation;
 mod slots;
+mod unrecorded;
 
 mod allocation;
+mod attribution;
 mod chain_nonces;
 mod foreign_use;
 mod funds;
@@ -45,18 +49,22 @@ mod status;
 mod tests;
 
 pub use checkpoint::LaneCheckpoint;
+pub use consumers::{ConsumersDisputed, agree_on_consumers};
 pub use cost::OpenCost;
 pub(crate) use cost::total as total_cost;
 pub use finals::BELOW_VIEW_MAX;
 pub use funds::FundsDecision;
 pub use protocol::{
-    AccountBalance, AccountNonces, AdmittedRequest, Agreement, Effect, EndpointNonces, FinalTx,
-    Input, LaneImage, NonceConsumer, OpenTotals, Receipt, Step, Writes,
+    AccountBalance, AccountNonces, AdmittedRequest, Agreement, ConsumedNonce, Effect,
+    EndpointNonces, FinalTx, Input, LaneImage, MinedRows, MinedTransaction, NonceConsumer,
+    OpenTotals, Receipt, Step, Writes,
 };
 pub use rules::{
     BalanceCheck, CapacityRules, ChainQuery, ConfirmationRules, FOREIGN_FINALITY_DEPTH_MIN,
     Finality, FinalityTag, LaneRules, NonceRules, OnForeignNonce, Resubmit, ResubmitPolicy,
 };
+
+pub use unrecorded::{UNRECORDED_MAX, UNRECORDED_PREFIX};
 
 use crate::{Attempt, LaneKey, NodeName, Timestamp, Tx, TxId};
 
@@ -72,6 +80,7 @@ use reconciliation::{Reconciliation, StoredNonces};
 use reorg::ReorgDepth;
 use reservations::ReservationTracker;
 use slots::{Slot, SlotTable};
+use unrecorded::UnrecordedTransactions;
 
 /// The most txs that one load brings into memory.
 pub const LOAD_MAX: u64 = 500;
@@ -121,26 +130,22 @@ impl Lane {
             mempool: MempoolControl::new(rules.capacity.mempool_depth),
             finals: WatchedFinals::default(),
             reservations: ReservationTracker::default(),
-            reconciliation: Reconciliation::new(StoredNonces {
-                cursor: image.next_nonce,
-                held: image.held,
-                consumed_below: image.consumed_below,
-            }),
+            reconciliation: Reconciliation::new(
+                StoredNonces {
+                    cursor: image.next_nonce,
+                    held: image.held,
+                    consumed_below: image.consumed_below,
+                },
+                UnrecordedTransactions::load(image.mined.unrecorded),
+            ),
         };
-        for final_tx in image.finals {
+        for final_tx in image.mined.finals {
             lane.finals.watch(final_tx);
         }
         for (tx, attempts) in image.in_flight {
             lane.load_in_flight(tx, attempts);
         }
         lane
-    }
-
-    /// The store's timeline changed since the lane was last written: it may have lost commits.
-    #[must_use]
-    pub fn with_suspect_history(mut self) -> Self {
-        self.reconciliation.suspect_history(self.ledger.cursor());
-        self
     }
 
     /// The same keeper reads its lane again, without an ownership change: what nodes have accepted is not sent again.
@@ -204,6 +209,7 @@ impl Lane {
                 hashes,
                 is_named,
             } => self.on_consumed(nonce, by, (&hashes, is_named), cx),
+            Input::NoncesAttributed { up_to, found } => self.on_nonces_attributed(up_to, found, cx),
             Input::Finals(txs) => self.reopen_finals(txs, cx),
             Input::OldHeaders(headers) => self.on_old_headers(&headers, cx),
             Input::QueueChanged => self.paging.enqueue(None),
@@ -223,6 +229,10 @@ impl Lane {
         self.expire_reservations(cx);
         self.resubmit_head(cx);
         self.fill_smallest_gap(filler, cx);
+        self.continue_search(cx);
+        if self.is_halted() && self.chain.needs_quorum && !self.is_idle() {
+            self.keep_querying_with_quorum(cx);
+        }
         if self.ledger.has_suspected_gaps() {
             self.keep_querying_with_quorum(cx);
         }
@@ -242,6 +252,9 @@ impl Lane {
         self.chain.clamp_times(now);
         self.finals.clamp_times(now);
         self.mempool.clamp_times(now);
+        if let Some(loss) = &mut self.reconciliation.loss {
+            loss.clamp_times(now);
+        }
     }
 
     /// Requests more work where there is room for it.

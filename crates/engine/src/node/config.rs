@@ -46,7 +46,7 @@ pub struct NodeConfig {
     pub simulate: Simulate,
     /// What happens to a request whose lane another node keeps.
     pub non_keeper: NonKeeper,
-    /// What happens to lanes when the store's timeline changed.
+    /// What happens to lanes when the store's history changed.
     pub on_timeline_change: OnTimelineChange,
     /// The accounts whose nonces are reserved by holders who sign elsewhere.
     pub reserved_accounts: ReservedAccounts,
@@ -112,7 +112,7 @@ impl ReservedAccounts {
     }
 }
 
-/// What happens to a lane when a standby was promoted and the lane's last commits may be lost.
+/// What happens to a lane when a standby was promoted or a restore declared, and the lane's last commits may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimelineChange {
     /// It continues only when no commit is missing; otherwise it waits for an operator.

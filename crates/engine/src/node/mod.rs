@@ -30,13 +30,13 @@ use crate::cluster::Cluster;
 use crate::core::{ChainState, Core, Customers, LaneEntry, LaneRegistry, Lifecycle};
 use crate::feed::{self, Feed};
 use crate::follower::Follower;
+use crate::history::HistoryWatch;
 use crate::ownership::{self, IncarnationStatus, Leases};
 use crate::ports::StoreError;
 use crate::rendezvous::Fnv;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
-use crate::timeline::TimelineWatch;
 use crate::watch::Waiters;
 
 /// When a node that has just started sends further heartbeats, to see nodes that start at the same time.
@@ -232,7 +232,7 @@ fn build_core(
         leases: Leases::default(),
         cluster: Cluster::default(),
         routes: Routes::default(),
-        timeline: TimelineWatch::default(),
+        history: HistoryWatch::default(),
         feed: Feed::default(),
         customers: Customers {
             store: customer_store,

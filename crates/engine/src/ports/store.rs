@@ -12,8 +12,8 @@ use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::Lease;
 pub use domain::lease::LeaseRequest;
 use domain::{
-    B256, ChainId, GrantId, Header, Incarnation, LaneId, LaneImage, LaneKey, LeaseGrant, NodeName,
-    Nonce, RequestId, Timestamp, Token, Tx, TxId, Writes,
+    B256, ChainId, GrantId, Header, History, Incarnation, LaneId, LaneImage, LaneKey, LeaseGrant,
+    NodeName, Nonce, RequestId, Timestamp, Token, Tx, TxId, Writes,
 };
 use thiserror::Error;
 
@@ -41,7 +41,7 @@ pub enum StoreError {
     /// The lane takes no work until an operator decides; certainly nothing was written.
     #[error("the lane is halted: {0}")]
     Halted(String),
-    /// The store's timeline changed, and the lane was not compared with its chain yet; certainly nothing was
+    /// The store's history changed, and the lane was not compared with its chain yet; certainly nothing was
     /// written. The next keeper compares it, so a repeat succeeds soon.
     #[error("the lane takes no requests until it is reconciled: {0}")]
     Unreconciled(String),
@@ -56,10 +56,14 @@ pub enum AcquireOutcome {
         lease_grant: LeaseGrant,
         /// The previous keeper, when the lane was taken over from another incarnation.
         previous_keeper: Option<NodeName>,
-        /// Whether the store's timeline is still the one under which the lane was last reconciled. If not
-        /// (a standby was promoted), its last commits may be lost: compare it with the chain, then
+        /// The store's history, as of the grant.
+        history: History,
+        /// Whether that is still the history under which the lane was last reconciled. If not (a standby was promoted,
+        /// or a restore declared), its last commits may be lost: compare it with the chain, then
         /// [`Store::mark_reconciled`] it.
         is_reconciled: bool,
+        /// Whether an operator has accepted the loss under that history, and the lane is not reconciled since.
+        is_loss_accepted: bool,
     },
     /// Another node holds it.
     NotKeeper {
@@ -206,8 +210,8 @@ pub enum HeartbeatOutcome {
     Recorded {
         /// The cluster's nodes, each in its newest incarnation, by name.
         members: Vec<Member>,
-        /// The store's timeline: another one after a standby was promoted.
-        timeline: u64,
+        /// The store's history: another one after a standby was promoted, or a restore declared.
+        history: History,
     },
     /// A newer incarnation has replaced this one: nothing was written, and this one must end.
     Replaced,
@@ -299,14 +303,20 @@ pub trait Store: Send + Sync + 'static {
     /// Writes and counts a heartbeat. The first one of a new incarnation replaces the old incarnation.
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError>;
 
-    /// Records that a lane agrees with the chain under the store's present timeline.
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError>;
+    /// Records that a lane agreed with the chain under this history. `false`, and nothing changed, when the store is on
+    /// another history by now, or the grant does not hold any more.
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError>;
 
     /// Records that a lane has lost commits, and releases it: no node gets it, and nothing is queued for
     /// it, until an operator accepts the loss. `false`, and nothing changed, when the grant does not hold any more.
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
 
-    /// An operator accepts a lane's lost commits: it is reconciled as it is. Returns whether it was halted.
+    /// An operator accepts a halted lane's lost commits: it may be granted again, and does not halt for them. It is not
+    /// reconciled by that: what the lost commits have sent is still to be found. Returns whether it was halted.
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError>;
 
     /// Adds the events of these lanes to the feed of all lanes; without lanes: all events that are missing there

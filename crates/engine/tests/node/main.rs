@@ -6,6 +6,7 @@ mod follower;
 mod funds;
 mod gate;
 mod intake;
+mod losses;
 mod metrics;
 mod ownership;
 mod peers;

@@ -108,7 +108,7 @@ async fn request_beyond_the_queue_to_a_peer_is_refused_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_timeline_of_the_store_is_counted() {
+async fn changed_history_of_the_store_is_counted() {
     let recorder = recorder();
     let _recording = metrics::set_default_local_recorder(&recorder);
     let changes = || count(&recorder, "lanekeeper_store_history_changes_total");

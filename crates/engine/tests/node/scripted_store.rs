@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -131,7 +131,7 @@ pass_on! {
     queue_requests(requests: Vec<QueuedRequest>) -> Vec<Tx>;
     lanes_with_work(lease_request: &LeaseRequest) -> Vec<LaneWork>;
     heartbeat(member: &Member) -> HeartbeatOutcome;
-    mark_reconciled(lease_grant: LeaseGrant) -> ();
+    mark_reconciled(lease_grant: LeaseGrant, history: History) -> bool;
     halt(lease_grant: LeaseGrant, reason: &str) -> bool;
     accept_loss(lane: LaneKey) -> bool;
     extend_feed(lanes: &[LaneId]) -> ();

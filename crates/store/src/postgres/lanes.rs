@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use domain::lane::{OpenCost, OpenTotals};
+use domain::lane::{MinedRows, OpenCost, OpenTotals, UNRECORDED_MAX, UNRECORDED_PREFIX};
 use domain::lease::LeaseRequest;
 use domain::{
     Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token, Tx, TxId,
@@ -34,6 +34,8 @@ const FINALS_MAX: usize = 100_000;
 const FINALS_EXAMINED_MAX: usize = 400_000;
 /// How many rows one statement examines for them.
 const FINALS_PAGE: i64 = 2_000;
+/// How many rows of transactions that no tx recorded one statement reads.
+const UNRECORDED_PAGE: i64 = 1_000;
 
 /// The lane row and values that are read with it.
 struct Cursor {
@@ -48,6 +50,7 @@ struct Cursor {
     /// One above the highest nonce below the floor that any tx has.
     consumed_below_floor: Nonce,
     queued: u64,
+    has_unrecorded: bool,
 }
 
 /// Reads a lane with several statements, each of a bounded number of rows while the lease is renewed, and only if it was
@@ -70,6 +73,10 @@ pub(super) async fn load(
     };
     let in_flight = in_flight(db, lease_grant.lane, &nonces.signed).await?;
     let finals = finals(db, lease_grant.lane, nonces.consumed_below, watch_depth).await?;
+    let unrecorded = match before.has_unrecorded {
+        true => unrecorded(db, lease_grant.lane).await?,
+        false => Vec::new(),
+    };
     let Some(after) = cursor(db, lease_grant).await? else {
         return Ok(None);
     };
@@ -91,7 +98,7 @@ pub(super) async fn load(
             queued: after.queued,
             cost: after.open_cost,
         },
-        finals,
+        mined: MinedRows { finals, unrecorded },
     }))
 }
 
@@ -100,7 +107,9 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.bat
        c.fencing_token, c.grant_id, c.paused, \
        (SELECT max(tx.nonce) + 1 FROM managed_tx AS tx \
         WHERE tx.lane_id = c.lane_id AND tx.nonce < c.floor_nonce), \
-       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost \
+       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost, \
+       EXISTS (SELECT 1 FROM managed_tx AS own WHERE own.lane_id = c.lane_id \
+         AND own.request_id >= 'lanekeeper-unrecorded-' AND own.request_id < 'lanekeeper-unrecorded.') \
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
 /// The lane row, while this grant is valid.
@@ -124,9 +133,39 @@ async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
         open_cost: open_cost_from_bytes(row.try_get(9)?)?,
         consumed_below_floor: Nonce(below.unwrap_or(0)),
         queued: number(row, 8, "count")?,
+        has_unrecorded: row.try_get(10)?,
     };
     let holds = (cursor.token, cursor.grant) == (lease_grant.token, lease_grant.grant);
     Ok(holds.then_some(cursor))
+}
+
+/// The rows of transactions that no tx recorded, page by page. Parameters: lane, the request id before the page, how many.
+pub(super) const UNRECORDED: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.request_id > $2 \
+       AND tx.request_id < 'lanekeeper-unrecorded.' ORDER BY tx.request_id LIMIT $3"
+);
+
+/// At most one more than a lane may have.
+async fn unrecorded(db: &Db, lane: LaneId) -> Result<Vec<Tx>> {
+    let mut found: Vec<Tx> = Vec::new();
+    let mut after = UNRECORDED_PREFIX.to_owned();
+    while found.len() <= UNRECORDED_MAX {
+        let params = [
+            (&lane.0 as _, Type::INT8),
+            (&after as _, Type::TEXT),
+            (&UNRECORDED_PAGE as _, Type::INT8),
+        ];
+        let page = txs(db.engine.query(UNRECORDED, &params).await?)?;
+        let Some(last) = page.last() else {
+            break;
+        };
+        after = last.request.request_id.as_str().to_owned();
+        found.extend(page);
+    }
+    found.truncate(UNRECORDED_MAX.saturating_add(1));
+    Ok(found)
 }
 
 /// From a nonce on, runs of neighbouring nonces of one kind: final, waiting for a signature, in flight. Parameters: lane,

@@ -217,7 +217,7 @@ fn expect_current(database: &str, state: SchemaState) -> Result<(), OpenError> {
 
 async fn store_tag(database: &str, client: &Client) -> Result<StoreTag, OpenError> {
     let row = client
-        .query_typed_one("SELECT id FROM store_identity", &[])
+        .query_typed_one("SELECT cursor_tag FROM store_identity", &[])
         .await
         .map_err(|error| refused(database, &error))?;
     let id: &[u8] = row.try_get(0).map_err(|error| refused(database, &error))?;

@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 
 use super::fault::Result;
 use super::pool::{Db, Pool};
-use super::rows::{number, time};
+use super::rows::{history, number, time};
 use crate::encoding::stored;
 
 /// How many replaced incarnations of a node are kept, so that each learns that it was replaced.
@@ -61,7 +61,7 @@ pub(super) const HEARTBEAT: &str = concat!(
        (SELECT DISTINCT ON (name) ",
     member_columns!(),
     " FROM node WHERE name <> $2 AND NOT replaced ORDER BY name, row_id DESC) \
-     ) AS member, (SELECT lanekeeper_timeline() AS timeline FROM beat) AS store \
+     ) AS member, (SELECT lanekeeper_history() AS history FROM beat) AS store \
      ORDER BY name LIMIT $9"
 );
 
@@ -89,7 +89,7 @@ pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome
         return Ok(HeartbeatOutcome::Replaced);
     };
     Ok(HeartbeatOutcome::Recorded {
-        timeline: number(first, 7, "timeline")?,
+        history: history(first, 7)?,
         members: rows.iter().map(member).collect::<Result<_, _>>()?,
     })
 }

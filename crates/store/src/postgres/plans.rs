@@ -7,8 +7,8 @@ use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, Header,
-    Incarnation, LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxId, TxState, U256, Writes,
+    History, Incarnation, LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId,
+    SubState, Timestamp, Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LanePlace, Member, QueuedRequest, Store,
@@ -119,8 +119,8 @@ fn fill() -> String {
     format!(
         "INSERT INTO lane (chain_id, signer)
          SELECT 1 + n % 3, decode(lpad(to_hex(n), 40, '0'), 'hex') FROM generate_series(1, {LANES}) n;
-         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, timeline)
-         SELECT lane_id, 0, 0, 0, 0, 1 FROM lane;
+         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
+         SELECT lane_id, 0, 0, 0, 0, lanekeeper_history() FROM lane;
          INSERT INTO signer_nonce_cursor
            (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token, updated_at,
             grant_id, paused, busy)
@@ -190,21 +190,25 @@ async fn run_every_verb(store: &PostgresStore) {
         .acquire(&lease_request, &lanes)
         .await
         .expect("acquire");
-    let lease_grants: Vec<LeaseGrant> = answers
+    let (lease_grants, histories): (Vec<LeaseGrant>, Vec<History>) = answers
         .into_iter()
         .map(|answer| match answer {
-            AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
+            AcquireOutcome::Granted {
+                lease_grant,
+                history,
+                ..
+            } => (lease_grant, history),
             AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {
                 panic!("no other node exists")
             }
         })
-        .collect();
+        .unzip();
     store
         .renew(&lease_request, &lease_grants)
         .await
         .expect("renew");
     store
-        .mark_reconciled(lease_grants[1])
+        .mark_reconciled(lease_grants[1], histories[1])
         .await
         .expect("settle");
     let image = store
@@ -213,7 +217,7 @@ async fn run_every_verb(store: &PostgresStore) {
         .expect("load");
     let image = image.expect("it is ours");
     assert_eq!(image.in_flight.len() as u64, OPEN);
-    assert_eq!(image.finals.len(), 65, "a block each");
+    assert_eq!(image.mined.finals.len(), 65, "a block each");
     let (backlog, queued) = (image.lease_grant.lane, lease_grants[5].lane);
     store
         .load_backlog(backlog, Nonce(FINISHED), 10)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -110,8 +110,12 @@ impl Store for PostgresStore {
         Ok(nodes::heartbeat(&self.db, member).await?)
     }
 
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        Ok(lease::mark_reconciled(&self.db, lease_grant).await?)
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        Ok(lease::mark_reconciled(&self.db, lease_grant, history).await?)
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {

@@ -4,8 +4,8 @@
 //! statement and not one per tx.
 
 use domain::{
-    Attempt, Bytes, ChainId, Fingerprint, LaneKey, LastWrite, Nonce, Payload, RequestId, Timestamp,
-    Token, Tx, TxId, TxRequest, U256,
+    Attempt, Bytes, ChainId, Fingerprint, History, LaneKey, LastWrite, Nonce, Payload, RequestId,
+    Timestamp, Token, Tx, TxId, TxRequest, U256,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -150,6 +150,11 @@ pub(super) fn optional<'row, T: FromSql<'row>, Out>(
 /// A number whose order matters.
 pub(super) fn number(row: &Row, column: usize, what: &'static str) -> Result<u64> {
     Ok(from_stored(row.try_get(column)?, what)?)
+}
+
+pub(super) fn history(row: &Row, column: usize) -> Result<History> {
+    let text: &str = row.try_get(column)?;
+    Ok(text.parse().map_err(|_bad| Malformed("history"))?)
 }
 
 pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp> {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use domain::lane::{OpenCost, OpenTotals};
+use domain::lane::{MinedRows, OpenCost, OpenTotals, UNRECORDED_MAX};
 use domain::lease::Lease;
 use domain::{
     Attempt, FinalTx, GrantId, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp, Token, Tx,
@@ -70,8 +70,24 @@ pub(super) fn load(
             queued: count_queued(conn, lane)?,
             cost: cursor.open_cost,
         },
-        finals: finals(conn, lane, consumed_below, watch_depth)?,
+        mined: MinedRows {
+            finals: finals(conn, lane, consumed_below, watch_depth)?,
+            unrecorded: unrecorded(conn, lane)?,
+        },
     }))
+}
+
+/// The rows of transactions that no tx recorded. Parameters: lane, how many.
+pub(super) const UNRECORDED: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE tx.lane_id = ?1 AND tx.request_id > 'lanekeeper-unrecorded-' \
+       AND tx.request_id < 'lanekeeper-unrecorded.' ORDER BY tx.request_id LIMIT ?2"
+);
+
+fn unrecorded(conn: &Connection, lane: LaneId) -> Result<Vec<Tx>> {
+    let most = bound(UNRECORDED_MAX.saturating_add(1) as u64);
+    select(conn, UNRECORDED, params![lane.0, most], tx)
 }
 
 pub(super) const IN_FLIGHT: &str = concat!(

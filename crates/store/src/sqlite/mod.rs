@@ -9,6 +9,7 @@ mod fault;
 mod folder;
 mod gate;
 mod headers;
+mod history;
 mod lane_lists;
 mod lanes;
 mod lease;
@@ -166,7 +167,9 @@ impl SqliteStore {
         };
         let conn = folder::writer(path)?;
         let tag = conn
-            .query_row("SELECT id FROM store_identity", [], |row| row.get(0))
+            .query_row("SELECT cursor_tag FROM store_identity", [], |row| {
+                row.get(0)
+            })
             .map_err(|e| database_error(path, e))?;
         let writer = Writer::spawn(conn, Arc::clone(&now)).map_err(io)?;
         let spawn = |reader: Reader| {

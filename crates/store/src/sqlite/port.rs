@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -166,8 +166,16 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn mark_reconciled(&self, _lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        Ok(()) // one timeline: every lane is reconciled
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        self.writer()
+            .write(0, move |conn, _now| {
+                lease::mark_reconciled(conn, lease_grant, history)
+            })
+            .await
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {

@@ -151,7 +151,7 @@ impl Model {
                 let lane = &mut self.lanes[place(*lease_grant)];
                 lane.past.extend(lane.lease_grant.replace(*new));
             }
-            (LeaseCall::MarkReconciled(lease_grant), Answer::Done) => {
+            (LeaseCall::MarkReconciled(lease_grant), Answer::Whether(true)) => {
                 if let Some(lane) = self.lanes.get_mut(place(*lease_grant))
                     && lane.lease_grant == Some(*lease_grant)
                 {
@@ -163,7 +163,7 @@ impl Model {
             }
             (LeaseCall::AcceptLoss(key), Answer::Whether(true)) => {
                 let lane = &mut self.lanes[universe::place_of(*key)];
-                (lane.is_halted, lane.is_reconciled) = (false, true);
+                (lane.is_halted, lane.is_reconciled) = (false, false);
             }
             // Refused, or a question that changes nothing here.
             (_, _) => {}

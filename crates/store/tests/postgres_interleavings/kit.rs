@@ -8,7 +8,7 @@ use std::time::Duration;
 use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
-    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
+    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, History,
     Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
     Token, Tx, TxId, TxState, U256, Writes,
 };
@@ -242,4 +242,14 @@ pub(crate) async fn keep(
         }
     });
     lease_grants.collect()
+}
+
+/// The store's history, as a grant of a new lane returns it.
+pub(crate) async fn present_history(store: &dyn Store) -> History {
+    let requested = [(new_lane(), new_grant())];
+    let answers = store.acquire(&node("observer"), &requested).await;
+    match &answers.expect("acquire")[..] {
+        [AcquireOutcome::Granted { history, .. }] => *history,
+        other => panic!("not granted: {other:?}"),
+    }
 }

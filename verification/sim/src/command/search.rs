@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::progress::{self, ProgressLine};
 use super::regressions::Regression;
 use super::report;
+use crate::store::LossFigures;
 use crate::world::{Healing, Options, run};
 
 /// How many results wait to be counted at most.
@@ -55,6 +56,8 @@ pub struct Tally {
     pub healing_max: Duration,
     /// The largest share of its bound that a healed world took.
     pub healing_share_max: f64,
+    /// How lanes dealt with losses.
+    pub losses: LossFigures,
     /// The CPU time of this process.
     pub cpu: Duration,
     /// The wall time.
@@ -69,6 +72,7 @@ struct SeedResult {
     events: u64,
     duration: Duration,
     healing: Healing,
+    losses: LossFigures,
 }
 
 impl Search {
@@ -166,6 +170,9 @@ impl Tally {
         self.seeds += 1;
         self.events += ran.events;
         self.simulated += ran.duration;
+        self.losses.restores += ran.losses.restores;
+        self.losses.unrecorded += ran.losses.unrecorded;
+        self.losses.held += ran.losses.held;
         if let Some(duration) = ran.healing.duration {
             let bound = ran.healing.bound.as_secs_f64();
             self.healing_max = self.healing_max.max(duration);
@@ -192,6 +199,7 @@ fn run_one(seed: u64, options: Options) -> SeedResult {
             events: outcome.events,
             duration: outcome.duration,
             healing: outcome.healing,
+            losses: outcome.losses,
         },
         Err(_) => SeedResult {
             seed,
@@ -200,6 +208,7 @@ fn run_one(seed: u64, options: Options) -> SeedResult {
             events: 0,
             duration: Duration::ZERO,
             healing: Healing::default(),
+            losses: LossFigures::default(),
         },
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -182,8 +182,12 @@ impl Store for RemoteStore {
         at_once!(self.heartbeat(&member))
     }
 
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        over_link!(self.mark_reconciled(lease_grant))
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        over_link!(self.mark_reconciled(lease_grant, history))
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {

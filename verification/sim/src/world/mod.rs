@@ -37,13 +37,13 @@ use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults};
 use crate::rng::Rng;
-use crate::store::{MemoryStore, RemoteStore};
+use crate::store::{LossFigures, MemoryStore, RemoteStore};
 use crate::trace::Trace;
 
 pub use chain_plan::ChainPlan;
 pub use features::{FEATURES, Feature, FeatureSet};
 pub use options::{Changes, Options};
-pub use plan::{CHAIN, Plan, RequestPlan};
+pub use plan::{CHAIN, Plan, RequestPlan, RestorePlan};
 pub use poison::{Poison, PoisonKind};
 pub use reservation_plan::ReservationPlan;
 
@@ -75,6 +75,8 @@ pub struct WorldOutcome {
     pub duration: Duration,
     /// How long everything took to end after the world was healed.
     pub healing: Healing,
+    /// How lanes dealt with losses.
+    pub losses: LossFigures,
 }
 
 /// How a healed world finished, in simulated time.
@@ -111,6 +113,7 @@ pub fn run(seed: u64, options: Options) -> WorldOutcome {
     runtime.block_on(async {
         let world = World::build(seed, options);
         let trace = world.trace.clone();
+        let store = world.store.clone();
         let healing = world.run().await;
         WorldOutcome {
             seed,
@@ -120,6 +123,7 @@ pub fn run(seed: u64, options: Options) -> WorldOutcome {
             events: trace.events(),
             duration: trace.duration(),
             healing,
+            losses: store.loss_figures(),
         }
     })
 }

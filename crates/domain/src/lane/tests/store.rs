@@ -6,7 +6,9 @@ use std::ops::Range;
 use alloy_primitives::B256;
 
 use crate::lane::reservations::RESERVATION_PREFIX;
-use crate::lane::{AdmittedRequest, FinalTx, LaneImage, OpenCost, OpenTotals, Writes};
+use crate::lane::{
+    AdmittedRequest, FinalTx, LaneImage, MinedRows, OpenCost, OpenTotals, UNRECORDED_PREFIX, Writes,
+};
 use crate::{
     Attempt, Event, EventKind, GrantId, LaneId, LeaseGrant, Nonce, RequestId, Timestamp, Token, Tx,
     TxId, TxState,
@@ -137,8 +139,26 @@ impl Store {
                 queued: self.queued.len() as u64,
                 cost: self.open_cost(),
             },
-            finals: self.finals(),
+            mined: MinedRows {
+                finals: self.finals(),
+                unrecorded: self.unrecorded(),
+            },
         }
+    }
+
+    /// The row of a transaction at this nonce that no tx recorded.
+    pub(super) fn unrecorded_at(&self, nonce: Nonce) -> Option<&Tx> {
+        let id = RequestId::parse(format!("{UNRECORDED_PREFIX}{nonce}")).expect("a valid id");
+        self.rows.get(self.by_request.get(&id)?)
+    }
+
+    fn unrecorded(&self) -> Vec<Tx> {
+        let rows = self.rows.values();
+        let is_one = |tx: &&Tx| {
+            let id = tx.request.request_id.as_str();
+            id.starts_with(UNRECORDED_PREFIX)
+        };
+        rows.filter(is_one).cloned().collect()
     }
 
     /// What the open txs can cost that a keeper has seen: those have events.

@@ -2,13 +2,14 @@
 //! when the test wants it, in the order and with the outcome that the test chooses.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use alloy_primitives::{B256, Bytes, keccak256};
 
 use crate::attempt::OutgoingEnvelope;
 use crate::lane::{
-    AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Input, Lane, LaneRules, Receipt,
-    Step, Writes, reservations::MarkOutcome,
+    AccountNonces, AdmittedRequest, Agreement, ChainQuery, Effect, EndpointNonces, Input, Lane,
+    LaneRules, Receipt, Step, Writes, reservations::MarkOutcome,
 };
 use crate::{
     Attempt, Header, Holder, Mark, MonotonicTime, NodeName, Nonce, SendOutcome, Timestamp, Token,
@@ -46,6 +47,11 @@ pub(super) struct World {
     follower: VecDeque<Input>,
     history: Vec<AccountNonces>,
     token: Token,
+    /// What the store was told of the lane's history.
+    pub(super) halted: Option<String>,
+    pub(super) is_reconciled: bool,
+    /// How often the lane queried which transactions consumed its nonces.
+    pub(super) attributions: u64,
     made: u64,
     used_elsewhere: u64,
 }
@@ -70,6 +76,7 @@ pub(super) enum Job {
         limit: u64,
         page: Option<Page>,
     },
+    Attribute(Range<u64>, Header),
     Finals(Vec<TxId>),
     Headers(Vec<u64>),
 }
@@ -93,6 +100,9 @@ impl World {
             follower,
             history,
             token: Token(1),
+            halted: None,
+            is_reconciled: true,
+            attributions: 0,
             made: 0,
             used_elsewhere: 0,
         }
@@ -189,7 +199,19 @@ impl World {
                 assert_eq!(first, tx, "two txs left for nonce {}", out.nonce);
                 Job::Send(out)
             }
-            Effect::Watch(_) | Effect::Unwatch(_) | Effect::MarkReconciled => return,
+            Effect::Watch(_) | Effect::Unwatch(_) => return,
+            Effect::MarkReconciled => {
+                self.is_reconciled = true;
+                return;
+            }
+            Effect::Halt(reason) => {
+                self.halted = Some(reason);
+                return;
+            }
+            Effect::AttributeNonces { nonces, up_to } => {
+                self.attributions += 1;
+                Job::Attribute(nonces, up_to)
+            }
             Effect::LoadBacklog { from, limit } => Job::Backlog {
                 from,
                 limit,
@@ -240,6 +262,36 @@ impl World {
     pub(super) fn crash(&mut self) {
         self.token = self.token.next();
         self.load(Some("old"));
+    }
+
+    /// The store is replaced by an older copy of it, under another history.
+    pub(super) fn restore(&mut self, backup: Store, is_accepted: bool) {
+        self.store = backup;
+        self.is_reconciled = false;
+        self.crash();
+        self.lane = self.lane.clone().with_possible_loss(is_accepted);
+    }
+
+    /// A client's request with the payload of another one reaches the keeper.
+    pub(super) fn accept_like(&mut self, id: TxId) -> TxId {
+        let number = u64::try_from(id.0.as_u128()).expect("ids of requests are small");
+        let like = request(number);
+        let request = AdmittedRequest {
+            payload: like.payload,
+            fingerprint: like.fingerprint,
+            ..request(self.fresh())
+        };
+        let id = request.id;
+        self.input(Input::Accept(request));
+        id
+    }
+
+    /// Nodes can show the transactions of all attempts so far.
+    pub(super) fn show_payloads(&mut self) {
+        for attempt in self.store.attempts.values() {
+            let payload = self.store.rows[&attempt.tx_id].request.payload.clone();
+            self.chain.payloads.insert(attempt.hash, payload);
+        }
     }
 
     /// A commit fails, and its keeper reads the lane again: memory and all that was under way are gone.
@@ -321,7 +373,7 @@ impl World {
             }
             Job::QueryNonces(answer) => *answer = Some(nonces),
             Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
-            Job::FindConsumer { .. } => {}
+            Job::FindConsumer { .. } | Job::Attribute(..) => {}
         }
     }
 
@@ -363,6 +415,10 @@ impl World {
                 Input::Queued { txs, more }
             }
             Job::Headers(heights) => Input::OldHeaders(self.chain.headers(&heights)),
+            Job::Attribute(nonces, up_to) => Input::NoncesAttributed {
+                up_to: up_to.number,
+                found: (how == 0).then(|| self.chain.consumed(nonces, up_to.number)),
+            },
             Job::Finals(ids) => {
                 let rows = ids.iter().map(|id| self.store.rows[id].clone());
                 Input::Finals(

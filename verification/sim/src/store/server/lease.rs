@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::mutation::{self, Mutation};
 use domain::lease::LeaseRequest;
-use domain::{GrantId, LaneId, LaneKey, LeaseGrant, Timestamp};
+use domain::{GrantId, History, LaneId, LaneKey, LeaseGrant, Timestamp};
 use engine::ports::{AcquireOutcome, RegrantOutcome, RenewOutcome, StoreError};
 use futures::future::join_all;
 
@@ -259,17 +259,18 @@ impl Server {
         Ok(written.await?)
     }
 
-    /// Records that a lane is reconciled on the present timeline.
+    /// Records that a lane is reconciled under this history, if that is still the store's.
     pub(in crate::store) async fn mark_reconciled(
         &self,
         lease_grant: LeaseGrant,
-    ) -> Result<(), StoreError> {
+        history: History,
+    ) -> Result<bool, StoreError> {
         let transaction = self.as_keeper("mark reconciled", lease_grant).await?;
         let Some(transaction) = transaction else {
-            return Ok(());
+            return Ok(false);
         };
         Ok(transaction
-            .commit(|_, rows| rows.mark_reconciled(lease_grant))
+            .commit(|_, rows| rows.mark_reconciled(lease_grant, history))
             .await?)
     }
 
