@@ -483,6 +483,7 @@ fn lane_status() -> LaneStatus {
                 expires_at: AT,
             }),
             next_nonce: Nonce(9),
+            batch_seq: 12,
             paused: false,
             halted: None,
             in_flight: 2,

@@ -3,6 +3,7 @@
 use alloy_primitives::U256;
 use thiserror::Error;
 
+use crate::lane::UNRECORDED_PREFIX;
 use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
 use crate::lane::total_cost;
 use crate::{ChainId, FeeQuote, FeeRules, LaneKey, Payload, RequestId, TxType};
@@ -66,8 +67,10 @@ pub enum AdmissionError {
          /api/v1/lanes/{}/{}/nonces", .0.signer, .0.chain_id, .0.signer
     )]
     ReservationsOnly(LaneKey),
-    /// The request id has the prefix of reservations.
-    #[error("request ids that begin with {RESERVATION_PREFIX} are reserved for Lanekeeper")]
+    /// The request id has a prefix of Lanekeeper's own rows.
+    #[error(
+        "request ids that begin with {RESERVATION_PREFIX} or {UNRECORDED_PREFIX} are reserved for Lanekeeper"
+    )]
     ReservedRequestId,
 }
 
@@ -196,6 +199,9 @@ pub fn check_request_kind(
     request_id: &RequestId,
     payload: &Payload,
 ) -> Result<(), AdmissionError> {
+    if request_id.as_str().starts_with(UNRECORDED_PREFIX) {
+        return Err(AdmissionError::ReservedRequestId);
+    }
     let has_prefix = request_id.as_str().starts_with(RESERVATION_PREFIX);
     let is_reservation = has_prefix && ReservationTerms::from_payload(lane, payload).is_some();
     match (takes_reservations, has_prefix) {

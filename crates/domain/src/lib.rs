@@ -17,8 +17,10 @@ pub mod event;
 pub mod fee;
 pub mod fork_choice;
 pub mod headers;
+pub mod history;
 pub mod lease;
 pub mod window;
+pub mod witness;
 
 pub mod lane;
 
@@ -28,6 +30,7 @@ pub use attempt::{Attempt, AttemptKind, SendOutcome, UnsignedEnvelope};
 pub use event::{Event, EventKind};
 pub use fee::{FeeQuote, FeeRules, Fees};
 pub use headers::{ChainView, Header};
+pub use history::History;
 pub use ids::{
     ChainId, GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token,
     TxId,
@@ -40,3 +43,4 @@ pub use payload::{EffectDigest, Fingerprint, Payload, TxType};
 pub use reservation::{Holder, Mark, MarkRefusal, Reservation, ReservationState};
 pub use time::{MonotonicTime, Timestamp};
 pub use tx::{Inclusion, LastWrite, SubState, Tx, TxHistory, TxRequest, TxState};
+pub use witness::{LaneWitness, WitnessVerdict};

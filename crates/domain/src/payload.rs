@@ -38,7 +38,7 @@ pub struct Fingerprint(pub B256);
 
 /// What a transaction does when it is mined, whatever it costs: all attempts of a tx share it, but for those
 /// that cancel it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EffectDigest(B256);
 
 impl EffectDigest {

@@ -56,9 +56,14 @@ const fn arrow(from: TxState, to: TxState, when: &'static str) -> Transition {
 use TxState::{Allocated, Confirmed, Created, FailedFinal, Stuck, Tracking};
 
 /// The one table. `docs/states.md` is printed from it, and [`Tx::transition`] refuses everything else.
-pub const TRANSITIONS: [Transition; 19] = [
+pub const TRANSITIONS: [Transition; 20] = [
     arrow(Created, Allocated, "a nonce is allocated"),
     arrow(Created, FailedFinal, "given up before it got a nonce"),
+    arrow(
+        Created,
+        Stuck,
+        "a transaction of a lost commit did just this: a decision is needed",
+    ),
     arrow(
         Allocated,
         Tracking,

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use crate::broadcaster::Outbox;
 use crate::cluster::{Cluster, Observations};
 use crate::feed::Feed;
+use crate::history::HistoryWatch;
 use crate::node::{ChainRules, NodeConfig, Ports, Refusal};
 use crate::ownership::Leases;
 use crate::ports::{Chain, LeaseRequest, Member, Store, StoreError};
@@ -22,7 +23,6 @@ use crate::routing::Routes;
 use crate::send_health::SendHealth;
 use crate::shard::Message;
 use crate::tasks::Tasks;
-use crate::timeline::TimelineWatch;
 use crate::watch::{LatestView, Waiters, WatchedHashes};
 
 /// The first wait after a port failed.
@@ -45,7 +45,7 @@ pub(crate) struct Core {
     pub(crate) leases: Leases,
     pub(crate) cluster: Cluster,
     pub(crate) routes: Routes,
-    pub(crate) timeline: TimelineWatch,
+    pub(crate) history: HistoryWatch,
     pub(crate) feed: Feed,
     pub(crate) customers: Customers,
 }

@@ -211,7 +211,7 @@ impl LaneDraft {
 
 #[cfg(test)]
 mod tests {
-    use domain::lane::{AdmittedRequest, ChainQuery, OpenSummary};
+    use domain::lane::{AdmittedRequest, ChainQuery, MinedRows, OpenSummary};
     use domain::{
         Address, ChainId, GrantId, LaneId, LaneImage, LaneKey, LaneRules, LeaseGrant, Payload,
         RequestId, Token, U256,
@@ -244,7 +244,7 @@ mod tests {
             held: Vec::new(),
             consumed_below: Nonce(5),
             open: OpenSummary::default(),
-            finals: Vec::new(),
+            mined: MinedRows::default(),
         };
         let mut rules = LaneRules::default();
         rules.resubmit.interval = None;

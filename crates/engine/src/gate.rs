@@ -132,6 +132,7 @@ impl Shard {
     fn on_applied(&mut self, lane: CommittingLane, now: Timestamp) {
         let mut draft = lane.draft;
         draft.lane.count_batch();
+        self.core.record_commit(&draft.lane);
         for (create, record) in draft.creates.drain(..).zip(lane.records) {
             create.answer(ShardOutcome::Accepted(Box::new(record)));
         }

@@ -27,10 +27,11 @@ mod finals_watch;
 
 mod broadcaster;
 mod follower;
+mod history;
 mod poll_schedule;
 mod revert_reasons;
 mod send_health;
 mod watch;
+mod witness;
 
 pub mod tasks;
-mod timeline;

@@ -13,13 +13,14 @@ use chain::keys::{self, KeyEntry, KeySource};
 use chain::rpc::{RpcChain, RpcChainConfig};
 use cli::Failure;
 use cli::failure::with_sources;
-use domain::{Address, ChainId};
-use engine::ports::{Chain, Signer, Store};
+use domain::{Address, ChainId, NodeName};
+use engine::ports::{Chain, Signer, Store, Witness};
 use store::postgres::{self, PostgresConfig, PostgresStore};
 use store::sqlite::SqliteStore;
 
 use crate::config::{self, AuthMode, Config, StoreUrl};
 use crate::reservations;
+use crate::witness::WitnessFile;
 
 /// How long one request to a chain's node may take.
 const RPC_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,6 +52,26 @@ pub(crate) async fn migrate_store(
     }
 }
 
+/// Declares that a backup of the store was restored; returns its new history.
+pub(crate) async fn declare_restore(config: &Config, reason: &str) -> Result<String, Failure> {
+    match config.store.url.clone() {
+        StoreUrl::Sqlite(folder) => {
+            let reason = reason.to_owned();
+            let declaring = move || SqliteStore::declare_restore(&folder, &reason);
+            let history = tokio::task::spawn_blocking(declaring).await;
+            let history = history
+                .map_err(|e| Failure::refused("the store failed", &e))?
+                .map_err(|e| Failure::refused("cannot declare the restore", &e))?;
+            Ok(history.to_string())
+        }
+        StoreUrl::Postgres(url) => {
+            let declared = postgres::declare_restore(url.secret(), reason, config.lease.duration);
+            let history = declared.await;
+            history.map_err(|e| open_failure("cannot declare the restore", &e))
+        }
+    }
+}
+
 /// Opens the store, whose tables must be migrated.
 pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
     match config.store.url.clone() {
@@ -73,6 +94,24 @@ pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failur
             Ok(Arc::new(store))
         }
     }
+}
+
+/// Opens the folder in which the node records what it has committed.
+pub(crate) async fn open_witness(
+    config: &Config,
+    node: &NodeName,
+) -> Result<Option<Arc<dyn Witness>>, Failure> {
+    let Some(dir) = config.node.state_dir.clone() else {
+        tracing::info!(
+            "node.stateDir is not set: a backup of the store that is restored while this node is stopped is \
+             noticed only when it is declared (`lanekeeper migrate --restored`)"
+        );
+        return Ok(None);
+    };
+    let node = node.clone();
+    let opening = tokio::task::spawn_blocking(move || WitnessFile::open(&dir, &node)).await;
+    let file = opening.map_err(|e| Failure::refused("node.stateDir failed", &e))??;
+    Ok(Some(Arc::new(file)))
 }
 
 /// An unreachable database has its own exit code: a script may wait for it, but not after a refusal.

@@ -110,13 +110,34 @@ Examples:
   LANEKEEPER_STORE__URL=postgres://owner@db/lanekeeper \\
     lanekeeper migrate --config /etc/lanekeeper.toml --role lanekeeper
 
-On PostgreSQL it also grants the serving role its privileges, and sets the timeouts that [lease] needs.")]
+  lanekeeper migrate --config /etc/lanekeeper.toml --restored --reason \"disk failure, backup of 3 May\"
+
+On PostgreSQL it also grants the serving role its privileges, and sets the timeouts that [lease] needs.
+--restored may be repeated. On PostgreSQL nodes may be running; the embedded store must be closed.")]
 pub(crate) struct MigrateArgs {
     #[command(flatten)]
     pub(crate) file: ConfigArgs,
     /// PostgreSQL: the role of the nodes, if it is not the one of store.url
     #[arg(long, value_name = "NAME")]
     pub(crate) role: Option<String>,
+    /// Declare that a backup of the store was restored: every lane is compared with its chain before it takes work
+    #[arg(long, requires = "reason")]
+    pub(crate) restored: bool,
+    /// Why it was restored, for those who read it later
+    #[arg(long, value_name = "TEXT", requires = "restored", value_parser = parse_reason)]
+    pub(crate) reason: Option<String>,
+}
+
+/// The longest reason of a declared restore.
+const REASON_LEN_MAX: usize = 500;
+
+fn parse_reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if (1..=REASON_LEN_MAX).contains(&text.len()) && !text.contains('\0') {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("a reason has 1 to {REASON_LEN_MAX} bytes"))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -252,6 +273,26 @@ mod tests {
                 );
             }
             todo.extend(command.get_subcommands().cloned());
+        }
+    }
+
+    #[test]
+    fn restore_is_declared_with_a_reason_only() {
+        let parse = |more: &[&str]| {
+            let args = [&["lanekeeper", "migrate", "--config", "file"], more].concat();
+            Cli::try_parse_from(args)
+        };
+        assert!(parse(&[]).is_ok());
+        assert!(parse(&["--restored", "--reason", "a disk was lost"]).is_ok());
+        let too_long = "x".repeat(REASON_LEN_MAX + 1);
+        for bad in [
+            &["--restored"][..],
+            &["--reason", "a disk was lost"],
+            &["--restored", "--reason", " "],
+            &["--restored", "--reason", too_long.as_str()],
+        ] {
+            let refused = parse(bad).expect_err("a usage error");
+            assert_eq!(refused.exit_code(), 2, "{bad:?}");
         }
     }
 }

@@ -11,6 +11,7 @@ mod config;
 mod jsonrpc;
 mod reservations;
 mod telemetry;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::path::Path;

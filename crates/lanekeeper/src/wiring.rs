@@ -30,7 +30,7 @@ pub(crate) struct RunningNode {
 }
 
 impl RunningNode {
-    /// store → chains → signers → clock → peers → node → reservations → API.
+    /// store → chains → signers → clock → peers → witness → node → reservations → API.
     pub(crate) async fn start(config: &Config) -> Result<Self, Failure> {
         // The port comes first: a second process on the same port must not touch the store.
         let listener = listener::bind(config.http.listen, "http.listen or --port").await?;
@@ -53,12 +53,14 @@ impl RunningNode {
 
         let node_config = config.node_config(address);
         reservations::bind_own_lanes(config, &node_config, &*signer).await?;
+        let witness = adapters::open_witness(config, &node_config.name).await?;
         let ports = Ports {
             store,
             chains: chains.clone(),
             signer,
             clock: Arc::clone(&clock),
             peers: Arc::new(peers),
+            witness,
         };
         let tasks = Tasks::new();
         let node = Node::start(ports, node_config, tasks.clone())

@@ -23,7 +23,7 @@ const GUARDED: [&str; 9] = [
 ];
 
 /// All other tables. docs/critical-writes.md explains why they are not critical.
-const UNGUARDED: [&str; 7] = [
+const UNGUARDED: [&str; 8] = [
     "chain_header",
     "event_feed",
     "feed_head",
@@ -31,6 +31,7 @@ const UNGUARDED: [&str; 7] = [
     "lane_feed",
     "node",
     "store_identity",
+    "store_restore",
 ];
 
 fn root() -> PathBuf {

@@ -4,11 +4,32 @@
 //! delivered. It contains four bytes of its store: a cursor of another store is refused, because
 //! continuing from it would silently skip events.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use domain::Event;
 use engine::ports::EventFilter;
 
 /// Four random bytes that identify a store.
 pub(crate) type StoreTag = [u8; 4];
+
+/// The tag of a store that several processes share. A declared restore changes it: a process follows with its next
+/// heartbeat.
+#[derive(Debug)]
+pub(crate) struct CursorTag(AtomicU32);
+
+impl CursorTag {
+    pub(crate) fn new(tag: StoreTag) -> Self {
+        Self(AtomicU32::new(u32::from_be_bytes(tag)))
+    }
+
+    pub(crate) fn get(&self) -> StoreTag {
+        self.0.load(Ordering::Relaxed).to_be_bytes()
+    }
+
+    pub(crate) fn set(&self, tag: StoreTag) {
+        self.0.store(u32::from_be_bytes(tag), Ordering::Relaxed);
+    }
+}
 
 /// How far the feed was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

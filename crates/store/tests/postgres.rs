@@ -54,9 +54,8 @@ impl Backend for Cluster {
         Duration::from_secs(2)
     }
 
-    async fn change_timeline(&self) -> bool {
+    async fn change_history(&self) {
         self.database
-            .exec("UPDATE signer_lease SET timeline = timeline - 1");
-        true
+            .exec("UPDATE store_identity SET restores = restores + 1");
     }
 }

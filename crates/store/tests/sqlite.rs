@@ -7,8 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::Timestamp;
 use engine::ports::Store;
+use rusqlite::Connection;
 use store::sqlite::SqliteStore;
 use store_contract::Backend;
+use tempfile::TempDir;
 
 store_contract::contract_tests!(sqlite => Embedded::fresh());
 
@@ -16,6 +18,8 @@ store_contract::contract_tests!(sqlite => Embedded::fresh());
 struct Embedded {
     store: Arc<SqliteStore>,
     clock_ms: Arc<AtomicU64>,
+    /// Last, so that it outlives the store.
+    folder: TempDir,
 }
 
 impl Embedded {
@@ -23,10 +27,13 @@ impl Embedded {
         let clock_ms = Arc::new(AtomicU64::new(1_800_000_000_000));
         let shown = Arc::clone(&clock_ms);
         let now = Arc::new(move || Timestamp(shown.load(Ordering::SeqCst)));
-        let store = SqliteStore::temporary_with(now).expect("a fresh store");
+        let folder = tempfile::tempdir().expect("a folder");
+        SqliteStore::migrate(folder.path()).expect("migrate");
+        let store = SqliteStore::open_with(folder.path(), now).expect("a fresh store");
         Self {
             store: Arc::new(store),
             clock_ms,
+            folder,
         }
     }
 }
@@ -40,5 +47,15 @@ impl Backend for Embedded {
     async fn advance(&self, by: Duration) {
         let by_ms = u64::try_from(by.as_millis()).expect("the suite moves by seconds");
         self.clock_ms.fetch_add(by_ms, Ordering::SeqCst);
+    }
+
+    async fn change_history(&self) {
+        let beside = Connection::open(self.folder.path().join("lanekeeper.db"));
+        let beside = beside.expect("the store's file");
+        beside
+            .busy_timeout(Duration::from_secs(5))
+            .expect("a timeout");
+        let changed = beside.execute("UPDATE store_identity SET restores = restores + 1", []);
+        assert_eq!(changed, Ok(1));
     }
 }

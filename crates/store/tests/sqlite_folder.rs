@@ -13,7 +13,7 @@ use domain::{
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store as _,
-    TxFilter,
+    StoreError, TxFilter,
 };
 use store::sqlite::{OpenError, SCHEMA_VERSION, SchemaState, SqliteStore};
 use uuid::Uuid;
@@ -59,6 +59,39 @@ async fn reopened_store_has_all_commits() {
     assert_eq!(
         store.events(&after).await.unwrap().events.len() as u64,
         TXS_PER_BATCH
+    );
+}
+
+#[tokio::test]
+async fn declared_restore_fences_keepers_and_refuses_old_cursors() {
+    let folder = tempfile::tempdir().unwrap();
+    SqliteStore::migrate(folder.path()).unwrap();
+    let (lease_grant, cursor) = {
+        let store = SqliteStore::open(folder.path()).unwrap();
+        let in_use = SqliteStore::declare_restore(folder.path(), "too early");
+        assert!(matches!(in_use, Err(OpenError::InUse { .. })), "{in_use:?}");
+        let lease_grant = acquire(&store, 1).await;
+        assert_eq!(commit(&store, lease_grant, 0).await, CommitOutcome::Applied);
+        let page = store.events(&all_events()).await.unwrap();
+        (lease_grant, page.next)
+    };
+    let history = SqliteStore::declare_restore(folder.path(), "a disk was lost").unwrap();
+    assert_eq!(history.restores, 1);
+    let store = SqliteStore::open(folder.path()).unwrap();
+    assert_eq!(commit(&store, lease_grant, 1).await, CommitOutcome::Fenced);
+    let after = EventFilter {
+        after: Some(cursor),
+        ..all_events()
+    };
+    let refused = store.events(&after).await.map(drop);
+    assert!(
+        matches!(refused, Err(StoreError::Invalid(_))),
+        "{refused:?}"
+    );
+    let missing = SqliteStore::declare_restore(&folder.path().join("none"), "no store");
+    assert!(
+        matches!(missing, Err(OpenError::NotMigrated { .. })),
+        "{missing:?}"
     );
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use domain::lane::AccountBalance;
 use domain::{
-    B256, ChainId, GrantId, Header, Holder, LaneId, LaneImage, LaneKey, Mark, NodeName, Nonce,
-    RequestId, SendOutcome, Token, TxId,
+    B256, ChainId, GrantId, Header, History, Holder, LaneId, LaneImage, LaneKey, Mark, NodeName,
+    Nonce, RequestId, SendOutcome, Token, TxId,
 };
 use engine::node::{NodeLoad, Refusal};
 use engine::ports::{CommitOutcome, LaneBatch, RegrantOutcome};
@@ -73,8 +73,8 @@ pub enum WorldEvent {
     StandbyStopped,
     /// The store's standby was promoted.
     FailedOver {
-        /// The timeline that begins.
-        timeline: u64,
+        /// The history that begins: another timeline, or one more restore.
+        history: History,
         /// Txs that were lost.
         lost: Vec<TxId>,
         /// Lanes that lost commits.
@@ -346,10 +346,10 @@ impl fmt::Display for WorldEvent {
             Self::NodeClock { node, what } => format!("node {node} clock {what}"),
             Self::StandbyStopped => "store  standby does not follow any more".to_owned(),
             Self::FailedOver {
-                timeline,
+                history,
                 lost,
                 damaged,
-            } => failed_over(*timeline, lost, damaged),
+            } => failed_over(*history, lost, damaged),
             Self::Granted {
                 lane,
                 node,
@@ -526,8 +526,8 @@ fn loaded(lane: &LaneKey, image: &LaneImage) -> String {
     format!("store  {lane} loaded after {batches}: nonces {held:?} held, {queued} txs queued")
 }
 
-fn failed_over(timeline: u64, lost: &[TxId], damaged: &[LaneKey]) -> String {
-    let mut line = format!("store  FAILED OVER to timeline {timeline}; lost");
+fn failed_over(history: History, lost: &[TxId], damaged: &[LaneKey]) -> String {
+    let mut line = format!("store  FAILED OVER to history {history}; lost");
     for tx in lost {
         line += &format!(" {tx}");
     }

@@ -35,6 +35,7 @@
 pub mod rng;
 
 pub mod clock;
+pub mod disk;
 pub mod network;
 
 pub mod chain;

@@ -63,9 +63,8 @@ impl Backend for InMemory {
         self.clock.now.fetch_add(millis, Ordering::SeqCst);
     }
 
-    async fn change_timeline(&self) -> bool {
+    async fn change_history(&self) {
         self.database.fail_over();
-        true
     }
 }
 

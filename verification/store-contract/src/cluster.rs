@@ -45,16 +45,25 @@ pub async fn heartbeats_count_up_by_one(backend: &dyn Backend) {
     );
 }
 
-pub async fn every_heartbeat_returns_the_same_timeline(backend: &dyn Backend) {
+pub async fn every_heartbeat_returns_the_present_history(backend: &dyn Backend) {
     let fixture = Fixture::new(backend);
-    let mut timelines = Vec::new();
-    for (name, incarnation) in [("a", 1), ("b", 1), ("a", 2), ("b", 1)] {
-        match fixture.store.heartbeat(&member(name, incarnation)).await {
-            Ok(HeartbeatOutcome::Recorded { timeline, .. }) => timelines.push(timeline),
-            other => panic!("{other:?}"),
+    let mut histories = Vec::new();
+    for change in [false, true] {
+        if change {
+            backend.change_history().await;
+        }
+        for (name, incarnation) in [("a", 1), ("b", 1), ("a", 2), ("b", 1)] {
+            match fixture.store.heartbeat(&member(name, incarnation)).await {
+                Ok(HeartbeatOutcome::Recorded { history, .. }) => histories.push(history),
+                // The first incarnation of "a" was replaced in the first round.
+                Ok(HeartbeatOutcome::Replaced) => assert!(change),
+                other @ Err(_) => panic!("{other:?}"),
+            }
         }
     }
-    assert!(timelines.windows(2).all(|pair| pair[0] == pair[1]));
+    let (before, after) = histories.split_at(4);
+    assert!(before.iter().all(|history| *history == before[0]));
+    assert!(after.iter().all(|history| *history == after[0]) && after[0] != before[0]);
 }
 
 pub async fn heartbeat_of_replaced_incarnation_is_refused(backend: &dyn Backend) {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use domain::lane::{AdmittedRequest, OpenCost};
 use domain::{
-    Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, Incarnation, LaneId,
-    LaneImage, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, Writes,
+    Attempt, AttemptKind, ChainId, Event, EventKind, Fees, GrantId, Header, History, Incarnation,
+    LaneId, LaneImage, LaneKey, LastWrite, LeaseGrant, NodeName, Nonce, Payload, RequestId,
+    SubState, Timestamp, Token, Tx, TxHistory, TxId, TxRequest, TxState, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LeaseRequest, QueuedRequest, Store,
@@ -114,6 +114,16 @@ impl Fixture {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&(1_800_000_000_000 + self.name()).to_be_bytes());
         TxId(Uuid::from_bytes(name))
+    }
+
+    /// The store's history, by a lane that no clause uses otherwise.
+    pub(crate) async fn history(&self) -> History {
+        match self.acquire(&node("observer"), lane(250)).await {
+            AcquireOutcome::Granted { history, .. } => history,
+            refused @ (AcquireOutcome::NotKeeper { .. }
+            | AcquireOutcome::Halted(_)
+            | AcquireOutcome::Busy) => panic!("{refused:?}"),
+        }
     }
 
     /// Requests the lease of one lane.

@@ -19,8 +19,8 @@
 //!
 //! Clauses with "concurrent" or "racing" in their name use several tasks of one runtime; a store with a
 //! pool needs at least four connections for them. A store that puts events into its feed inside the gate
-//! does nothing in `extend_feed`. A store that distinguishes timelines also provides
-//! [`Backend::change_timeline`].
+//! does nothing in `extend_feed`. [`Backend::change_history`] does what a promotion or a
+//! declared restore does.
 
 mod fixture;
 
@@ -45,7 +45,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use engine::ports::Store;
 
-/// A store under test, and control over its clock and timeline.
+/// A store under test, and control over its clock and history.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// The store under test: empty when the clause begins, the same one for the whole clause.
@@ -59,11 +59,9 @@ pub trait Backend: Send + Sync {
         Duration::from_millis(1)
     }
 
-    /// Puts the store on another timeline than the one on which its lanes were reconciled, as the
-    /// promotion of a standby does. Returns `false` when the store has one timeline only.
-    async fn change_timeline(&self) -> bool {
-        false
-    }
+    /// Puts the store on another history than the one under which its lanes were reconciled, as the promotion of a
+    /// standby or a declared restore does.
+    async fn change_history(&self);
 }
 
 /// Runs the contract against a backend: `contract_tests!(name => backend)`.
@@ -145,6 +143,7 @@ macro_rules! contract_tests {
                 ]
                 load: [
                     new_lane_is_empty
+                    transactions_that_no_tx_recorded_are_loaded_by_request_id
                     cost_of_open_txs_is_that_of_the_last_batch
                     only_the_current_grant_loads_the_lane
                     in_flight_txs_are_loaded_in_nonce_order_with_attempts
@@ -211,14 +210,18 @@ macro_rules! contract_tests {
                 ]
                 reconcile: [
                     without_failover_every_lane_is_reconciled
+                    accepted_loss_does_not_cover_the_next_history
                     after_failover_a_lane_is_unreconciled_until_marked
                     halted_lane_is_not_granted_until_the_loss_is_accepted
                     lane_made_by_queueing_is_unreconciled_after_failover
+                    mark_under_a_history_that_changed_again_writes_nothing
+                    lane_with_fewer_commits_than_seen_is_halted_and_its_keeper_fenced
+                    lane_that_is_missing_is_halted_where_commits_were_seen
                 ]
                 cluster: [
                     members_show_the_last_heartbeat_of_each_node
                     heartbeats_count_up_by_one
-                    every_heartbeat_returns_the_same_timeline
+                    every_heartbeat_returns_the_present_history
                     heartbeat_of_replaced_incarnation_is_refused
                     lanes_with_work_have_open_or_queued_txs
                     lane_without_open_or_queued_txs_has_no_work

@@ -1,9 +1,9 @@
 //! The image that a keeper loads after its grant.
 
-use domain::lane::{OpenCost, OpenSummary};
+use domain::lane::{MinedRows, OpenCost, OpenSummary, UNRECORDED_PREFIX};
 use domain::{
-    Attempt, AttemptKind, B256, FinalTx, Inclusion, LaneImage, Nonce, SubState, Tx, TxState, U256,
-    Writes,
+    Attempt, AttemptKind, B256, FinalTx, Inclusion, LaneImage, Nonce, RequestId, SubState, Tx,
+    TxState, U256, Writes,
 };
 use engine::ports::{CommitOutcome, LaneBatch};
 
@@ -25,9 +25,37 @@ pub async fn new_lane_is_empty(backend: &dyn Backend) {
         held: Vec::new(),
         consumed_below: Nonce(0),
         open: OpenSummary::default(),
-        finals: Vec::new(),
+        mined: MinedRows::default(),
     };
     assert_eq!(fixture.image(lane(1), keeper.lease_grant).await, expected);
+}
+
+pub async fn transactions_that_no_tx_recorded_are_loaded_by_request_id(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let named = |name: &str| {
+        let mut tx = fixture.tx_without_nonce();
+        tx.request.request_id = RequestId::parse(name).expect("a valid request id");
+        tx
+    };
+    let names = ["1", "12", "3"].map(|nonce| format!("{UNRECORDED_PREFIX}{nonce}"));
+    let rows = names.each_ref().map(|name| named(name));
+    let others = [
+        named("lanekeeper-unrecorded"),
+        named("lanekeeper-unrecordee"),
+        named("zebra"),
+    ];
+    let stored = fixture
+        .apply(
+            &mut keeper,
+            inserts(rows.into_iter().chain(others).collect::<Vec<Tx>>()),
+        )
+        .await;
+    let image = fixture.image(lane(1), keeper.lease_grant).await;
+    assert_eq!(image.mined.unrecorded, stored.inserts[..3]);
+    let other_lane = fixture.keeper(&node("a"), lane(2)).await;
+    let image = fixture.image(lane(2), other_lane.lease_grant).await;
+    assert_eq!(image.mined.unrecorded, []);
 }
 
 /// The next keeper must know it without reading the txs that wait in the store.
@@ -237,7 +265,7 @@ pub async fn finals_are_loaded_within_the_watched_depth(backend: &dyn Backend) {
     }
     let image = fixture.image(keeper.key, keeper.lease_grant).await;
     assert_eq!(
-        image.finals,
+        image.mined.finals,
         expected[1..],
         "the first is too deep, the last is open"
     );
@@ -270,7 +298,7 @@ pub async fn finished_txs_below_the_floor_do_not_affect_the_image(backend: &dyn 
     assert_eq!(image.held.as_slice(), std::slice::from_ref(&(3..6)));
     assert_eq!(image.consumed_below, Nonce(3));
     assert_eq!(image.backlog_from, Some(Nonce(5)));
-    assert_eq!(image.finals.len(), 3, "they are still watched");
+    assert_eq!(image.mined.finals.len(), 3, "they are still watched");
     let backlog = fixture
         .store
         .load_backlog(keeper.lease_grant.lane, Nonce(0), 9)

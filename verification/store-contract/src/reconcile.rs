@@ -1,6 +1,7 @@
-//! Reconciliation after a failover: whether a lane was reconciled on the store's present timeline.
+//! Reconciliation after a failover: whether a lane was reconciled on the store's present history.
 
-use engine::ports::{AcquireOutcome, StoreError};
+use domain::{Nonce, Writes};
+use engine::ports::{ACCEPTED_LOSS_GAP, AcquireOutcome, CommitOutcome, StoreError};
 
 use crate::Backend;
 use crate::fixture::{Fixture, LEASE, SKEW, lane, node};
@@ -33,16 +34,14 @@ pub async fn after_failover_a_lane_is_unreconciled_until_marked(backend: &dyn Ba
     let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
     fixture.accept(&mut keeper, 1).await;
     fixture.keeper(&node("a"), lane(2)).await;
-    if !backend.change_timeline().await {
-        return; // this store has one timeline only
-    }
+    let before = fixture.history().await;
+    backend.change_history().await;
+    let history = fixture.history().await;
+    assert_ne!(history, before);
     let stale = keeper.lease_grant;
     assert!(!is_reconciled(&fixture, "a", 1).await);
-    fixture
-        .store
-        .mark_reconciled(stale)
-        .await
-        .expect("mark_reconciled");
+    let marked = fixture.store.mark_reconciled(stale, history).await;
+    assert_eq!(marked, Ok(false));
     assert!(
         !is_reconciled(&fixture, "a", 1).await,
         "that grant is stale"
@@ -50,11 +49,9 @@ pub async fn after_failover_a_lane_is_unreconciled_until_marked(backend: &dyn Ba
     assert!(!is_reconciled(&fixture, "a", 2).await);
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
     for _ in 0..2 {
-        fixture
-            .store
-            .mark_reconciled(keeper.lease_grant)
-            .await
-            .expect("mark_reconciled");
+        let grant = keeper.lease_grant;
+        let marked = fixture.store.mark_reconciled(grant, history).await;
+        assert_eq!(marked, Ok(true));
         assert_eq!(
             fixture.image(lane(1), keeper.lease_grant).await.batch_seq,
             1,
@@ -77,9 +74,8 @@ pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn 
         .queue_requests(vec![fixture.new_queued(lane(1), "r1")])
         .await
         .expect("queue");
-    if !backend.change_timeline().await {
-        return; // this store has one timeline only
-    }
+    backend.change_history().await;
+    let history = fixture.history().await;
     let refused = fixture
         .store
         .queue_requests(vec![fixture.new_queued(lane(1), "r2")])
@@ -91,13 +87,27 @@ pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn 
     // A grant that the failover lost may have sent it already.
     assert!(!is_reconciled(&fixture, "a", 1).await);
     let keeper = fixture.keeper(&node("a"), lane(1)).await;
-    fixture
-        .store
-        .mark_reconciled(keeper.lease_grant)
-        .await
-        .expect("mark_reconciled");
+    let marked = fixture.store.mark_reconciled(keeper.lease_grant, history);
+    assert_eq!(marked.await, Ok(true));
     let repeated = vec![fixture.new_queued(lane(1), "r2")];
     fixture.store.queue_requests(repeated).await.expect("queue");
+}
+
+pub async fn mark_under_a_history_that_changed_again_writes_nothing(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    fixture.keeper(&node("a"), lane(1)).await;
+    backend.change_history().await;
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let compared = fixture.history().await;
+    backend.change_history().await;
+    let marked = fixture.store.mark_reconciled(keeper.lease_grant, compared);
+    assert_eq!(marked.await, Ok(false));
+    assert!(!is_reconciled(&fixture, "a", 1).await);
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let present = fixture.history().await;
+    let marked = fixture.store.mark_reconciled(keeper.lease_grant, present);
+    assert_eq!(marked.await, Ok(true));
+    assert!(is_reconciled(&fixture, "a", 1).await);
 }
 
 pub async fn halted_lane_is_not_granted_until_the_loss_is_accepted(backend: &dyn Backend) {
@@ -146,8 +156,95 @@ pub async fn halted_lane_is_not_granted_until_the_loss_is_accepted(backend: &dyn
     assert_eq!(shown[0].halted.as_deref(), Some("three commits are gone"));
     assert!(fixture.store.accept_loss(lane(1)).await.expect("accept"));
     assert!(!fixture.store.accept_loss(lane(1)).await.expect("accept"));
+    // What the lost commits have sent is still to be found.
+    assert!(!is_reconciled(&fixture, "b", 1).await);
+    assert!(is_loss_accepted(&fixture, "b", 1).await);
+    let refused = fixture.store.queue_requests(queued.clone()).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unreconciled(_))),
+        "{refused:?}"
+    );
+    let keeper = fixture.keeper(&node("b"), lane(1)).await;
+    let history = fixture.history().await;
+    let marked = fixture.store.mark_reconciled(keeper.lease_grant, history);
+    assert_eq!(marked.await, Ok(true));
     assert!(is_reconciled(&fixture, "b", 1).await);
     fixture.store.queue_requests(queued).await.expect("queue");
+    assert!(
+        !is_loss_accepted(&fixture, "b", 1).await,
+        "that loss is over"
+    );
+}
+
+pub async fn accepted_loss_does_not_cover_the_next_history(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let halted = fixture.store.halt(keeper.lease_grant, "commits are gone");
+    assert_eq!(halted.await, Ok(true));
+    assert_eq!(fixture.store.accept_loss(lane(1)).await, Ok(true));
+    backend.change_history().await;
+    assert!(!is_reconciled(&fixture, "a", 1).await);
+    assert!(!is_loss_accepted(&fixture, "a", 1).await);
+}
+
+async fn is_loss_accepted(fixture: &Fixture, name: &str, signer: u8) -> bool {
+    let granted = fixture.acquire(&node(name), lane(signer)).await;
+    matches!(
+        granted,
+        AcquireOutcome::Granted {
+            is_loss_accepted: true,
+            ..
+        }
+    )
+}
+
+pub async fn lane_with_fewer_commits_than_seen_is_halted_and_its_keeper_fenced(
+    backend: &dyn Backend,
+) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    fixture.accept(&mut keeper, 1).await;
+    let halt = async |batch_seq: u64| {
+        let grant = fixture.grant();
+        let halting = fixture
+            .store
+            .halt_lost_lane(lane(1), batch_seq, grant, "behind");
+        halting.await.expect("halt_lost_lane")
+    };
+    assert!(!halt(1).await, "the store has as many");
+    fixture.accept(&mut keeper, 1).await;
+    assert!(halt(3).await, "one is missing");
+    assert!(!halt(3).await, "it is halted already");
+    let late = fixture.batch(&keeper, Writes::default());
+    let outcomes = fixture.store.commit(vec![late.into()]).await;
+    assert_eq!(outcomes, [CommitOutcome::Fenced]);
+    let answer = fixture.acquire(&node("b"), lane(1)).await;
+    assert_eq!(answer, AcquireOutcome::Halted("behind".into()));
+    let shown = fixture.store.lanes(&[lane(1)]).await.expect("lanes");
+    assert_eq!(shown[0].batch_seq, 2);
+
+    assert!(fixture.store.accept_loss(lane(1)).await.expect("accept"));
+    assert!(!halt(3).await, "what was lost is accepted, by every node");
+    let next = fixture.keeper(&node("b"), lane(1)).await;
+    let image = fixture.image(lane(1), next.lease_grant).await;
+    assert_eq!(image.batch_seq, 2 + ACCEPTED_LOSS_GAP);
+}
+
+pub async fn lane_that_is_missing_is_halted_where_commits_were_seen(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let halting = fixture
+        .store
+        .halt_lost_lane(lane(1), 1, fixture.grant(), "all of it is gone");
+    assert_eq!(halting.await, Ok(true));
+    let answer = fixture.acquire(&node("a"), lane(1)).await;
+    assert_eq!(answer, AcquireOutcome::Halted("all of it is gone".into()));
+    assert!(fixture.store.accept_loss(lane(1)).await.expect("accept"));
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    let image = fixture.image(lane(1), keeper.lease_grant).await;
+    assert_eq!(
+        (image.next_nonce, image.batch_seq),
+        (Nonce(0), ACCEPTED_LOSS_GAP)
+    );
 }
 
 async fn is_reconciled(fixture: &Fixture, name: &str, signer: u8) -> bool {

@@ -71,6 +71,7 @@ impl Plan {
             signer: Arc::new(MemorySigner::new(vec![SIGNER, OTHER_SIGNER])),
             clock: Arc::clone(&clock),
             peers: Arc::new(NoPeers),
+            witness: None,
         };
         let (closing, closed) = watch::channel(false);
         let api = ApiConfig {

@@ -4,8 +4,8 @@
 //! receipt must not make a whole block undecodable.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use domain::lane::NonceConsumer;
-use domain::{EffectDigest, Header, Inclusion};
+use domain::lane::{ConsumedNonce, MinedTransaction, NonceConsumer};
+use domain::{EffectDigest, Header, Inclusion, Nonce, Payload};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::value::RawValue;
@@ -99,6 +99,19 @@ impl SenderTx {
         NonceConsumer::Transaction {
             hash: self.hash,
             effect_digest: EffectDigest::of(self.to, self.value, &self.input),
+        }
+    }
+
+    pub(super) fn into_consumed_nonce(self) -> ConsumedNonce {
+        let mut payload = Payload::transfer(Address::ZERO, self.value);
+        payload.to = self.to;
+        payload.data = self.input;
+        ConsumedNonce {
+            nonce: Nonce(self.nonce.0),
+            transaction: Some(MinedTransaction {
+                hash: self.hash,
+                payload,
+            }),
         }
     }
 }

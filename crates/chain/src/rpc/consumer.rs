@@ -1,13 +1,13 @@
-//! Finds the tx that consumed a nonce, in final blocks.
+//! Finds the txs that consumed nonces, in final blocks.
 
 use std::ops::Range;
 
-use domain::lane::NonceConsumer;
+use domain::lane::{ConsumedNonce, NonceConsumer, agree_on_consumers};
 use domain::{Address, Header, Nonce};
 use engine::ports::{BlockTag, ChainError};
 use serde_json::{Value, json};
 
-use super::answers::{Block, Quantity};
+use super::answers::{Block, Quantity, SenderTx};
 use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
 use super::failure::{Failure, endpoints_failed};
@@ -29,7 +29,9 @@ pub(super) async fn find_consumer(
     let mut unseen_by: Option<&str> = None;
     for endpoint in endpoints.in_order() {
         match (
-            query_endpoint(endpoint, account, nonce, up_to).await,
+            query_endpoint(endpoint, account, nonce, up_to)
+                .await
+                .map(|found| found.of(nonce)),
             unseen_by,
         ) {
             (Ok(found @ NonceConsumer::Transaction { .. }), _)
@@ -54,13 +56,93 @@ pub(super) async fn find_consumer(
     }
 }
 
-/// The consumer according to one endpoint, if it is on the followed branch.
+/// The txs that consumed the lowest of these nonces. Two endpoints must show them, or the only one.
+pub(super) async fn find_consumers(
+    endpoints: &Endpoints,
+    account: Address,
+    nonces: Range<u64>,
+    up_to: Header,
+) -> Result<Vec<ConsumedNonce>, ChainError> {
+    let list = endpoints.in_order();
+    let needed = list.len().min(2);
+    let (mut answers, mut failures) = (Vec::new(), Vec::new());
+    for endpoint in list {
+        match query_consumed(endpoint, account, &nonces, up_to).await {
+            Ok(answer) => answers.push(answer),
+            Err(failure) if failure.is_wrong_chain() => {}
+            Err(failure) => failures.push((endpoint.name(), failure)),
+        }
+        // A third endpoint is read only where two do not show the same.
+        match agree_on_consumers(&answers, needed) {
+            Ok(agreed) if agreed.iter().all(|one| one.transaction.is_some()) => return Ok(agreed),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    if answers.len() < needed && !failures.is_empty() {
+        return Err(endpoints_failed(&failures));
+    }
+    agree_on_consumers(&answers, needed).map_err(|why| ChainError::Unusable(why.to_string()))
+}
+
+/// The txs of one block, from the lowest of these nonces on, according to one endpoint.
+async fn query_consumed(
+    endpoint: &Endpoint,
+    account: Address,
+    nonces: &Range<u64>,
+    up_to: Header,
+) -> Result<Vec<ConsumedNonce>, Failure> {
+    let first = Nonce(nonces.start);
+    let unseen = ConsumedNonce {
+        nonce: first,
+        transaction: None,
+    };
+    Ok(
+        match query_endpoint(endpoint, account, first, up_to).await? {
+            Consumers::NotConsumed => Vec::new(),
+            Consumers::Unattributed => vec![unseen],
+            Consumers::Transactions(mut txs) => {
+                txs.sort_by_key(|tx| tx.nonce.0);
+                let consumed = txs.into_iter().map(SenderTx::into_consumed_nonce);
+                let wanted = consumed.filter(|one| nonces.contains(&one.nonce.0));
+                let in_order = wanted.zip(nonces.clone());
+                let in_order = in_order.take_while(|(one, nonce)| one.nonce.0 == *nonce);
+                in_order.map(|(one, _)| one).collect()
+            }
+        },
+    )
+}
+
+/// What one endpoint shows of a consumed nonce.
+enum Consumers {
+    NotConsumed,
+    /// It is consumed; the endpoint cannot show by which tx.
+    Unattributed,
+    /// The account's txs in the block in which it was consumed; one of them consumed it.
+    Transactions(Vec<SenderTx>),
+}
+
+impl Consumers {
+    /// The tx at this nonce.
+    fn of(self, nonce: Nonce) -> NonceConsumer {
+        match self {
+            Self::NotConsumed => NonceConsumer::NotConsumed,
+            Self::Unattributed => NonceConsumer::Unattributed,
+            Self::Transactions(txs) => {
+                let mut txs = txs.iter();
+                let tx = txs.find(|tx| tx.nonce.0 == nonce.0);
+                tx.map_or(NonceConsumer::Unattributed, SenderTx::to_consumer)
+            }
+        }
+    }
+}
+
+/// What consumed a nonce according to one endpoint, if it is on the followed branch.
 async fn query_endpoint(
     endpoint: &Endpoint,
     account: Address,
     nonce: Nonce,
     up_to: Header,
-) -> Result<NonceConsumer, Failure> {
+) -> Result<Consumers, Failure> {
     let found = header(endpoint, BlockTag::Number(up_to.number)).await?;
     if found.map(|found| found.hash) != Some(up_to.hash) {
         return Err(Failure::Malformed(
@@ -69,7 +151,7 @@ async fn query_endpoint(
     }
     let up_to = up_to.number;
     match count_at(endpoint, account, up_to).await? {
-        Ok(count) if count.0 <= nonce.0 => Ok(NonceConsumer::NotConsumed),
+        Ok(count) if count.0 <= nonce.0 => Ok(Consumers::NotConsumed),
         Ok(_) => search_states(endpoint, account, nonce, up_to).await,
         Err(error) => {
             let heights = up_to.saturating_sub(CONSUMER_BLOCKS_MAX)..up_to.saturating_add(1);
@@ -98,7 +180,7 @@ async fn search_states(
     account: Address,
     nonce: Nonce,
     up_to: u64,
-) -> Result<NonceConsumer, Failure> {
+) -> Result<Consumers, Failure> {
     let mut consumed_at = up_to;
     let mut not_before = 0;
     let mut lacks_states = false;
@@ -120,17 +202,17 @@ async fn search_states(
     let params = json!([quantity(consumed_at), true]);
     let block = block_or_absent(endpoint.query("eth_getBlockByNumber", &params).await?)?;
     let block = block.ok_or_else(missing_block)?;
-    let mut all = block.transactions_of(account);
-    if let Some(tx) = all.find(|tx| tx.nonce.0 == nonce.0) {
-        return Ok(tx.to_consumer());
+    let all: Vec<SenderTx> = block.transactions_of(account).collect();
+    if all.iter().any(|tx| tx.nonce.0 == nonce.0) {
+        return Ok(Consumers::Transactions(all));
     }
     if lacks_states {
         let heights = consumed_at.saturating_sub(CONSUMER_BLOCKS_MAX)..consumed_at;
         let found = scan_blocks(endpoint, account, nonce, heights, true).await?;
-        return Ok(found.unwrap_or(NonceConsumer::Unattributed));
+        return Ok(found.unwrap_or(Consumers::Unattributed));
     }
     // An authorization (EIP-7702) consumed it, which no tx of the account contains.
-    Ok(NonceConsumer::Unattributed)
+    Ok(Consumers::Unattributed)
 }
 
 fn missing_block() -> Failure {
@@ -145,7 +227,7 @@ async fn scan_blocks(
     nonce: Nonce,
     heights: Range<u64>,
     mut is_consumed: bool,
-) -> Result<Option<NonceConsumer>, Failure> {
+) -> Result<Option<Consumers>, Failure> {
     let mut above = heights.end;
     while above > heights.start {
         let from = above
@@ -157,25 +239,22 @@ async fn scan_blocks(
             .collect();
         let blocks: Vec<Option<Block>> = endpoint.call_many("eth_getBlockByNumber", &calls).await?;
         for block in blocks {
-            let mut is_below = false;
-            for tx in block.ok_or_else(missing_block)?.transactions_of(account) {
-                let at = tx.nonce.0;
-                if at == nonce.0 {
-                    return Ok(Some(tx.to_consumer()));
-                }
-                is_consumed |= at > nonce.0;
-                is_below |= at < nonce.0;
+            let block = block.ok_or_else(missing_block)?;
+            let all: Vec<SenderTx> = block.transactions_of(account).collect();
+            if all.iter().any(|tx| tx.nonce.0 == nonce.0) {
+                return Ok(Some(Consumers::Transactions(all)));
             }
-            if is_below {
-                let unseen = is_consumed.then_some(NonceConsumer::Unattributed);
-                return Ok(Some(unseen.unwrap_or(NonceConsumer::NotConsumed)));
+            is_consumed |= all.iter().any(|tx| tx.nonce.0 > nonce.0);
+            if all.iter().any(|tx| tx.nonce.0 < nonce.0) {
+                let unseen = is_consumed.then_some(Consumers::Unattributed);
+                return Ok(Some(unseen.unwrap_or(Consumers::NotConsumed)));
             }
         }
         above = from;
     }
     Ok(match (is_consumed, heights.start) {
-        (true, _) => Some(NonceConsumer::Unattributed),
-        (false, 0) => Some(NonceConsumer::NotConsumed),
+        (true, _) => Some(Consumers::Unattributed),
+        (false, 0) => Some(Consumers::NotConsumed),
         (false, _) => None,
     })
 }

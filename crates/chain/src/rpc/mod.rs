@@ -24,12 +24,13 @@ mod url;
 mod wire;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountBalance, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -194,6 +195,15 @@ impl Chain for RpcChain {
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError> {
         consumer::find_consumer(&self.endpoints, account, nonce, up_to).await
+    }
+
+    async fn find_consumers(
+        &self,
+        account: Address,
+        nonces: Range<u64>,
+        up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError> {
+        consumer::find_consumers(&self.endpoints, account, nonces, up_to).await
     }
 
     async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError> {

@@ -13,8 +13,11 @@ impl Lane {
         let mut tx = Tx::created(request, self.journal.token(), cx.now);
         self.check_chain_before_reserving(&tx, cx);
         self.commit_funds(OpenCost::of_tx(&tx, &[]));
-        // Txs that wait already come first.
-        if self.paging.has_queued() || !self.can_allocate() {
+        // Txs that wait already come first. One that may be executed already is held when it is taken from the queue.
+        if self.paging.has_queued()
+            || !self.can_allocate()
+            || self.reconciliation.unrecorded.matches(&tx.request.payload)
+        {
             let kind = EventKind::TxAccepted { nonce: None };
             self.journal.emit_event(Some(&mut tx), kind, cx);
             self.paging.enqueue(Some(&tx));
@@ -60,6 +63,11 @@ impl Lane {
         if !self.can_allocate() {
             self.paging.enqueue(None);
             cx.writes.updates.extend(is_unreported.then_some(tx));
+            return;
+        }
+        if self.hold_if_executed(&mut tx, cx) {
+            cx.writes.queued_removed.push(tx.id);
+            cx.writes.updates.push(tx);
             return;
         }
         let nonce = self.allocate_nonce(&mut tx, cx.now);
@@ -124,6 +132,7 @@ impl Lane {
             || (!self.paging.has_backlog() && self.unresolved() < RESERVATIONS_MAX);
         chain_known
             && self.holds.is_free()
+            && !self.reconciliation.is_searching()
             && !self.reservations.awaits_answers()
             && can_reserve
             && (self.rules.capacity.window.has_room(self.unresolved()) || self.reserves_a_blocker())
@@ -161,6 +170,8 @@ impl Lane {
                 nonce
             }
         };
+        // Also above the cursor: a wrong answer of the chain, or a reorg, may have made it look consumed.
+        self.reconciliation.remove_unknown(nonce);
         tx.nonce = Some(nonce);
         tx.transition(TxState::Allocated, SubState::Waiting, now);
         nonce

@@ -94,34 +94,42 @@ impl Lane {
 
     /// The chain never lowers the cursor, and raises it only by a credible claim.
     fn raise_cursor(&mut self, nonces: &EndpointNonces, was_used: bool, cx: &mut StepContext) {
+        if self.reconciliation.loss.is_some() {
+            self.search_lost_commits(nonces, cx);
+            return;
+        }
         let rule = self.rules.nonce.chain_query;
-        let (agreed, reported) = (nonces.confirmed(), rule.next_nonce(nonces.highest()));
-        let cursor = self.ledger.cursor();
-        if cursor.until(reported) == 0 {
-            if nonces.is_complete() {
-                self.reconciliation.trust_cursor();
-            }
-            let is_suspect = self.reconciliation.is_history_suspect();
-            if is_suspect && !self.chain.was_queried_with_quorum() {
+        let reported = rule.next_nonce(nonces.highest());
+        if !was_used && !nonces.is_complete() {
+            self.holds.halted = Some(unconfirmed_first_use(reported));
+            if !self.chain.was_queried_with_quorum() {
                 self.query_with_quorum(cx);
             }
             return;
         }
-        if was_used && self.reconciliation.is_history_suspect() {
-            self.holds.halted = Some(lost_commits(cursor, reported));
-            if !nonces.is_complete() {
-                self.chain.needs_quorum = true;
-                if !self.chain.was_queried_with_quorum() {
-                    self.query_chain_nonces(cx);
-                }
-            }
+        if self.ledger.cursor().until(reported) == 0 {
             return;
         }
         if was_used {
             self.report_foreign_nonce(None, cx);
         }
+        let agreed = nonces.confirmed();
         self.ledger
             .raise_cursor(rule.next_nonce(agreed), agreed.latest);
+    }
+
+    /// Queries again what one answer, or one endpoint, does not prove.
+    pub(super) fn query_unproven_nonces(&mut self, cx: &mut StepContext) {
+        if self.ledger.has_suspected_gaps() || self.waits_for_claim() || self.waits_for_first_use()
+        {
+            self.keep_querying_with_quorum(cx);
+        }
+    }
+
+    /// Whether an account that was never used waits for a second endpoint.
+    fn waits_for_first_use(&self) -> bool {
+        let is_loading = self.reconciliation.stored.is_some();
+        is_loading && self.ledger.cursor() == Nonce(0) && self.is_halted() && !self.is_idle()
     }
 
     /// Finds the nonces below the cursor that no tx holds and the chain waits for, once after the load. More of
@@ -218,10 +226,10 @@ impl Lane {
     }
 }
 
-fn lost_commits(cursor: Nonce, reported: Nonce) -> String {
+/// One endpoint could make a lane begin at a wrong nonce, and nothing of the lane would contradict it.
+fn unconfirmed_first_use(reported: Nonce) -> String {
     format!(
-        "the database's timeline changed and commits were lost: the chain has transactions at nonces {cursor} to {} that \
-         the store does not know. Compare with the chain, then resume the lane",
-        reported.0.saturating_sub(1)
+        "the account is used for the first time, an endpoint reports {reported} as its next nonce, and no second endpoint \
+         has confirmed that yet"
     )
 }

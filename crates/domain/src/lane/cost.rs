@@ -7,6 +7,7 @@
 use alloy_primitives::U256;
 
 use super::reservations::RESERVATION_PREFIX;
+use super::unrecorded::UNRECORDED_PREFIX;
 use crate::{Attempt, AttemptKind, FeeQuote, FeeRules, Payload, Tx};
 
 /// More than any account has. One tx counts for no more, so that a sum of them cannot overflow.
@@ -38,15 +39,11 @@ impl OpenCost {
     }
 
     /// Of a tx with these attempts; those at a nonce that it has no more do not count. A reservation costs nothing here:
-    /// its holder pays.
+    /// its holder pays. Nor does a transaction that is mined and was not recorded.
     #[must_use]
     pub fn of_tx(tx: &Tx, attempts: &[Attempt]) -> Self {
-        if tx
-            .request
-            .request_id
-            .as_str()
-            .starts_with(RESERVATION_PREFIX)
-        {
+        let id = tx.request.request_id.as_str();
+        if id.starts_with(RESERVATION_PREFIX) || id.starts_with(UNRECORDED_PREFIX) {
             return Self::default();
         }
         let current = attempts.iter().filter(|one| Some(one.nonce) == tx.nonce);

@@ -111,6 +111,15 @@ impl Lane {
         let wanted = slot.tx.request.payload.effect_digest();
         let has_same_effect = foreign.is_some_and(|(_, effect_digest)| effect_digest == wanted);
         let foreign = foreign.map(|(hash, _)| hash);
+        if let Some(loss) = self
+            .reconciliation
+            .loss
+            .as_mut()
+            .filter(|_| !has_same_effect)
+        {
+            // A lost commit may have sent it for another request.
+            loss.add_unknown([nonce]);
+        }
         let reason = consumed_reason(nonce, foreign, has_same_effect);
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
@@ -130,6 +139,9 @@ impl Lane {
                 cx.writes.queued_added.push(slot.tx.id);
             }
             OnForeignNonce::Hold => {
+                if !has_same_effect {
+                    self.account_for(&slot.tx, cx);
+                }
                 self.journal
                     .mark_stuck(&mut slot.tx, SubState::ForeignNonce, reason, cx);
             }

@@ -5,6 +5,7 @@
 
 use super::HeadWait;
 use super::head::HeadTracker;
+use super::unrecorded::UNRECORDED_MAX;
 
 /// The holds of a lane; it works while none is set.
 #[derive(Clone, Debug)]
@@ -29,6 +30,14 @@ impl Holds {
 
     pub(super) fn is_free(&self) -> bool {
         !self.is_paused && self.halted.is_none() && self.misplaced.is_none()
+    }
+
+    /// More nonces are consumed by unknown transactions than a lane records.
+    pub(super) fn note_too_many_unknown(&mut self) {
+        self.halted = Some(format!(
+            "the database's history changed, and the chain has more than {UNRECORDED_MAX} transactions of this account that \
+             the store does not know: restore a newer backup, or use another account"
+        ));
     }
 
     /// Records that a row of the store does not belong in this lane, if there is such a reason.

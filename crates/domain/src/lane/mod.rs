@@ -8,10 +8,11 @@
 //! Memory is O(in-flight txs), not O(waiting txs): txs beyond the mempool depth stay in the store.
 //!
 //! A lane consists of parts with one responsibility each (`ledger`, `slots`, `paging`, `chain`, `mempool`, `finals`,
-//! `reservations`, `reconciliation`, `holds`, `journal`, `head`), which keep their own invariants. The other files hold
-//! the rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `rejection`, `resubmission`, `inclusion`,
-//! `reorg`, `chain_nonces` (with `endpoint_nonces`), `nonce_claims`, `foreign_use`. `status` is what the lane shows of
-//! itself; `checkpoint` retracts accepts that were not committed.
+//! `reservations`, `reconciliation`, `possible_loss`, `unrecorded`, `holds`, `journal`, `head`), which keep their own
+//! invariants. The other files hold the rules, by what happens: `allocation`, `funds`, `signing`, `sending`, `rejection`,
+//! `resubmission`, `inclusion`, `reorg`, `chain_nonces` (with `endpoint_nonces`), `nonce_claims`, `foreign_use`,
+//! `attribution` (with `consumers`). `status` is what the lane shows of itself; `checkpoint` retracts accepts that were not
+//! committed.
 
 pub mod protocol;
 pub mod reservations;
@@ -19,6 +20,7 @@ pub mod rules;
 
 mod chain;
 mod checkpoint;
+mod consumers;
 mod context;
 mod cost;
 mod finals;
@@ -28,10 +30,13 @@ mod journal;
 mod ledger;
 mod mempool;
 mod paging;
+mod possible_loss;
 mod reconciliation;
 mod slots;
+mod unrecorded;
 
 mod allocation;
+mod attribution;
 mod chain_nonces;
 mod endpoint_nonces;
 mod foreign_use;
@@ -49,19 +54,22 @@ mod status;
 mod tests;
 
 pub use checkpoint::LaneCheckpoint;
+pub use consumers::{ConsumersDisputed, agree_on_consumers};
 pub use cost::OpenCost;
 pub(crate) use cost::total as total_cost;
 pub use finals::BELOW_VIEW_MAX;
 pub use funds::FundsDecision;
 pub use protocol::{
-    AccountBalance, AccountNonces, AdmittedRequest, Agreement, Effect, EndpointNonces, FinalTx,
-    HeadWait, Input, LaneImage, LaneWait, NonceConsumer, OpenSummary, Receipt, Step, WatchedBlock,
-    Writes,
+    AccountBalance, AccountNonces, AdmittedRequest, Agreement, ConsumedNonce, Effect,
+    EndpointNonces, FinalTx, HeadWait, Input, LaneImage, LaneWait, MinedRows, MinedTransaction,
+    NonceConsumer, OpenSummary, Receipt, Step, WatchedBlock, Writes,
 };
 pub use rules::{
     BalanceCheck, CapacityRules, ChainQuery, ConfirmationRules, FOREIGN_FINALITY_DEPTH_MIN,
     Finality, FinalityTag, LaneRules, NonceRules, OnForeignNonce, Resubmit, ResubmitPolicy,
 };
+
+pub use unrecorded::{UNRECORDED_MAX, UNRECORDED_PREFIX};
 
 use crate::{Attempt, LaneKey, NodeName, Timestamp, Tx, TxId};
 
@@ -77,6 +85,7 @@ use reconciliation::{Reconciliation, StoredNonces};
 use reorg::ReorgDepth;
 use reservations::ReservationTracker;
 use slots::{Slot, SlotTable};
+use unrecorded::UnrecordedTransactions;
 
 /// The most txs that one load brings into memory.
 pub const LOAD_MAX: u64 = 500;
@@ -126,26 +135,18 @@ impl Lane {
             mempool: MempoolControl::new(rules.capacity.mempool_depth),
             finals: WatchedFinals::default(),
             reservations: ReservationTracker::default(),
-            reconciliation: Reconciliation::new(StoredNonces {
-                cursor: image.next_nonce,
-                held: image.held,
-                consumed_below: image.consumed_below,
-            }),
+            reconciliation: Reconciliation::new(
+                StoredNonces::new(image.next_nonce, image.held, image.consumed_below),
+                UnrecordedTransactions::load(image.mined.unrecorded),
+            ),
         };
-        for final_tx in image.finals {
+        for final_tx in image.mined.finals {
             lane.finals.watch(final_tx);
         }
         for (tx, attempts) in image.in_flight {
             lane.load_in_flight(tx, attempts);
         }
         lane
-    }
-
-    /// The store's timeline changed since the lane was last written: it may have lost commits.
-    #[must_use]
-    pub fn with_suspect_history(mut self) -> Self {
-        self.reconciliation.suspect_history(self.ledger.cursor());
-        self
     }
 
     /// The same keeper reads its lane again, without an ownership change: what nodes have accepted is not sent again.
@@ -213,6 +214,7 @@ impl Lane {
                 hashes,
                 is_named,
             } => self.on_consumed(nonce, by, (&hashes, is_named), cx),
+            Input::NoncesAttributed { up_to, found } => self.on_nonces_attributed(up_to, found, cx),
             Input::Finals(txs) => self.reopen_finals(txs, cx),
             Input::OldHeaders(headers) => self.on_old_headers(&headers, cx),
             Input::QueueChanged => self.paging.enqueue(None),
@@ -233,9 +235,8 @@ impl Lane {
         self.resubmit_head(cx);
         self.fill_smallest_gap(filler, cx);
         self.compare_stored_head(cx.now);
-        if self.ledger.has_suspected_gaps() || self.waits_for_claim() {
-            self.keep_querying_with_quorum(cx);
-        }
+        self.continue_search(cx);
+        self.query_unproven_nonces(cx);
         let timeout = self.rules.nonce.chain_nonce_timeout;
         let is_known = self.chain.nonces().is_some();
         if is_known && self.chain.is_older_than(timeout, cx.now) && !self.is_idle() {
@@ -253,6 +254,7 @@ impl Lane {
         self.finals.clamp_times(now);
         self.mempool.clamp_times(now);
         self.holds.head.clamp_times(now);
+        self.reconciliation.clamp_times(now);
     }
 
     /// Requests more work where there is room for it.

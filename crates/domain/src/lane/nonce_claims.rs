@@ -73,13 +73,15 @@ impl Lane {
         was_used: bool,
         cx: &mut StepContext,
     ) -> Option<EndpointNonces> {
+        if self.reconciliation.loss.is_some() {
+            self.chain.claim = None;
+            return Some(nonces); // the search for lost commits reads it: the nonces may be the lane's own
+        }
         let halted_before = self.holds.halted.take();
         let (rule, cursor) = (self.rules.nonce.chain_query, self.ledger.cursor());
         let is_claim = |reported: AccountNonces| rule.next_nonce(reported) > cursor;
         let claims = nonces.retain(is_claim);
-        // After lost commits every claim halts the lane: the nonces may be its own.
-        let is_suspect = self.reconciliation.is_history_suspect();
-        let Some(claims) = claims.filter(|_| was_used && !is_suspect) else {
+        let Some(claims) = claims.filter(|_| was_used) else {
             if nonces.is_complete() {
                 self.chain.claim = None;
             }

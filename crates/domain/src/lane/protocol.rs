@@ -101,6 +101,24 @@ impl NonceConsumer {
     }
 }
 
+/// A nonce of the account that is consumed in a block, and what consumed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumedNonce {
+    /// The nonce.
+    pub nonce: Nonce,
+    /// The transaction; `None` where no endpoint can show it.
+    pub transaction: Option<MinedTransaction>,
+}
+
+/// A transaction of the account in a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MinedTransaction {
+    /// Its hash.
+    pub hash: B256,
+    /// What it does: recipient, value and data. (Its fees are left out.)
+    pub payload: Payload,
+}
+
 /// A receipt with the header that proves where its block stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
@@ -187,6 +205,14 @@ pub enum Input {
         /// Whether a tx of the store has that transaction as its attempt (read where nonces are reserved).
         is_named: bool,
     },
+    /// Which transactions consumed nonces that no tx of the store holds, from the lowest that was queried upwards.
+    NoncesAttributed {
+        /// The height of the last block that was read.
+        up_to: u64,
+        /// What was found, in nonce order; empty when the first is not consumed up to that block, `None` when too few
+        /// endpoints answered.
+        found: Option<Vec<ConsumedNonce>>,
+    },
     /// Finished txs whose block was reorged out, with their attempts.
     Finals(Vec<(Tx, Vec<Attempt>)>),
     /// Headers at heights below the view, as the node reports them.
@@ -263,6 +289,13 @@ pub enum Effect {
     },
     /// Query the account's balance.
     QueryBalance,
+    /// Find the transactions that consumed these nonces, in blocks up to a final one.
+    AttributeNonces {
+        /// The nonces.
+        nonces: Range<u64>,
+        /// The final block.
+        up_to: Header,
+    },
     /// Fetch the receipts of these hashes.
     FetchReceipts(Vec<B256>),
     /// Fetch the headers at these heights, which are below the view.
@@ -271,6 +304,8 @@ pub enum Effect {
     LoadFinals(Vec<TxId>),
     /// Record that nothing of the lane that the store may have lost is open any more.
     MarkReconciled,
+    /// Halt the lane, durably, until an operator accepts what it has lost; the reason, for people.
+    Halt(String),
 }
 
 /// The result of one step.
@@ -312,8 +347,18 @@ pub struct LaneImage {
     pub consumed_below: Nonce,
     /// What else the store has about its open txs.
     pub open: OpenSummary,
+    /// Rows about what is mined.
+    pub mined: MinedRows,
+}
+
+/// The rows of a lane about what is mined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MinedRows {
     /// Finished txs that may still be reorged out, in nonce order.
     pub finals: Vec<FinalTx>,
+    /// Transactions on chain that no tx recorded ([`UNRECORDED_PREFIX`](super::UNRECORDED_PREFIX)), by request id; at most
+    /// one more than [`UNRECORDED_MAX`](super::UNRECORDED_MAX).
+    pub unrecorded: Vec<Tx>,
 }
 
 /// What the store has about the open txs of a lane, besides their rows.

@@ -1,12 +1,12 @@
 //! What a lane that was just loaded does not know yet about its nonces, and what its store may have lost.
 //!
-//! Invariants: the nonces of the store are compared with the chain once, by the first credible answer after the
-//! load. A changed timeline of the store casts doubt on the lane until the chain's nonce agrees with the cursor; a
-//! consumed nonce below the recorded bound may be ours until every tx below it is resolved.
+//! Invariant: the nonces of the store are compared with the chain once, by the first credible answer after the load.
 
 use std::ops::Range;
 
-use crate::Nonce;
+use super::possible_loss::PossibleLoss;
+use super::unrecorded::UnrecordedTransactions;
+use crate::{Nonce, Timestamp};
 
 /// The comparison of the store with the chain that is still open.
 #[derive(Clone, Debug)]
@@ -16,7 +16,10 @@ pub(super) struct Reconciliation {
     /// Whether this keeper sent what the rows show as sent. After an ownership change that is not known: all of it is
     /// sent again.
     pub(super) are_deliveries_known: bool,
-    loss: PossibleLoss,
+    /// Set while commits of this lane may be lost.
+    pub(super) loss: Option<PossibleLoss>,
+    /// Transactions on chain that no tx recorded.
+    pub(super) unrecorded: UnrecordedTransactions,
 }
 
 /// The nonces as the store had them at load.
@@ -29,24 +32,23 @@ pub(super) struct StoredNonces {
     pub(super) consumed_below: Nonce,
 }
 
-/// Whether the store may have lost commits of this lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PossibleLoss {
-    None,
-    /// The store's timeline changed, and the chain has not agreed with the cursor yet.
-    HistorySuspect {
-        below: Nonce,
-    },
-    /// The chain agrees with the cursor. Attempts below this nonce may still be lost.
-    PossiblyLostBelow(Nonce),
+impl StoredNonces {
+    pub(super) fn new(cursor: Nonce, held: Vec<Range<u64>>, consumed_below: Nonce) -> Self {
+        Self {
+            cursor,
+            held,
+            consumed_below,
+        }
+    }
 }
 
 impl Reconciliation {
-    pub(super) fn new(stored: StoredNonces) -> Self {
+    pub(super) fn new(stored: StoredNonces, unrecorded: UnrecordedTransactions) -> Self {
         Self {
             stored: Some(stored),
             are_deliveries_known: false,
-            loss: PossibleLoss::None,
+            loss: None,
+            unrecorded,
         }
     }
 
@@ -58,43 +60,37 @@ impl Reconciliation {
         })
     }
 
-    /// The store's timeline changed since the lane was last written.
-    pub(super) fn suspect_history(&mut self, cursor: Nonce) {
-        self.loss = PossibleLoss::HistorySuspect { below: cursor };
+    /// Whether nothing may be allocated yet, because it is not known what lost commits have allocated.
+    pub(super) fn is_searching(&self) -> bool {
+        self.loss.as_ref().is_some_and(|loss| !loss.is_settled())
     }
 
-    pub(super) fn is_history_suspect(&self) -> bool {
-        matches!(self.loss, PossibleLoss::HistorySuspect { .. })
-    }
-
-    /// The chain agrees with the cursor: no allocated nonce was lost.
-    pub(super) fn trust_cursor(&mut self) {
-        if let PossibleLoss::HistorySuspect { below } = self.loss {
-            self.loss = PossibleLoss::PossiblyLostBelow(below);
+    /// This keeper allocates a nonce: its tx shows what consumes it.
+    pub(super) fn remove_unknown(&mut self, nonce: Nonce) {
+        if let Some(loss) = &mut self.loss {
+            loss.remove_unknown(nonce);
         }
     }
 
     /// Whether a lost attempt of ours may have consumed this nonce. A lost commit may have allocated nonces above
     /// the cursor too, but no more than a credible jump.
     pub(super) fn may_be_lost(&self, nonce: Nonce, max_chain_jump: u64) -> bool {
-        match self.loss {
-            PossibleLoss::None => false,
-            PossibleLoss::HistorySuspect { below } | PossibleLoss::PossiblyLostBelow(below) => {
-                nonce.0 < below.0.saturating_add(max_chain_jump)
-            }
+        let highest = |loss: &PossibleLoss| loss.cursor_at_load.0.saturating_add(max_chain_jump);
+        self.loss
+            .as_ref()
+            .is_some_and(|loss| nonce.0 < highest(loss))
+    }
+
+    /// Recorded times never lie ahead of a wall clock that was set back.
+    pub(super) fn clamp_times(&mut self, now: Timestamp) {
+        if let Some(loss) = &mut self.loss {
+            loss.clamp_times(now);
         }
     }
 
     /// Whether the last tx that may have been lost is resolved by now; says so once.
     pub(super) fn finish(&mut self, floor: Nonce) -> bool {
-        let PossibleLoss::PossiblyLostBelow(below) = self.loss else {
-            return false;
-        };
-        let is_over = floor >= below;
-        if is_over {
-            self.loss = PossibleLoss::None;
-        }
-        is_over
+        self.loss.take_if(|loss| loss.is_over(floor)).is_some()
     }
 }
 
@@ -102,31 +98,24 @@ impl Reconciliation {
 mod tests {
     use super::*;
 
-    fn suspect() -> Reconciliation {
-        let mut loaded = Reconciliation::new(StoredNonces {
-            cursor: Nonce(9),
-            held: std::iter::once(4..6).collect(),
-            consumed_below: Nonce(3),
-        });
-        loaded.suspect_history(Nonce(9));
-        loaded
+    fn loaded() -> Reconciliation {
+        let stored = StoredNonces::new(Nonce(9), std::iter::once(4..6).collect(), Nonce(3));
+        Reconciliation::new(stored, UnrecordedTransactions::default())
     }
 
     #[test]
-    fn suspect_history_ends_only_after_the_cursor_is_trusted() {
-        let mut loaded = suspect();
-        assert!(!loaded.finish(Nonce(9)), "the chain has not answered");
-        loaded.trust_cursor();
-        assert!(!loaded.finish(Nonce(8)), "a tx below is open");
-        assert!(loaded.may_be_lost(Nonce(18), 10) && !loaded.may_be_lost(Nonce(19), 10));
-        assert!(loaded.finish(Nonce(9)));
-        assert!(!loaded.finish(Nonce(9)), "once");
+    fn nonces_up_to_a_credible_jump_above_the_cursor_may_be_lost() {
+        let mut loaded = loaded();
         assert!(!loaded.may_be_lost(Nonce(0), 10));
+        loaded.loss = Some(PossibleLoss::new(Nonce(9), [].into(), false));
+        assert!(loaded.may_be_lost(Nonce(18), 10) && !loaded.may_be_lost(Nonce(19), 10));
+        assert!(loaded.is_searching());
+        assert!(!loaded.finish(Nonce(9)), "the chain has not answered");
     }
 
     #[test]
     fn unheld_nonces_lie_between_the_bounds_of_the_load() {
-        let loaded = suspect();
+        let loaded = loaded();
         let unheld: Vec<u64> = (0..12).filter(|n| loaded.was_unheld(Nonce(*n))).collect();
         assert_eq!(unheld, [3, 6, 7, 8]);
     }

@@ -48,6 +48,7 @@ impl Lane {
         self.count_blocked_head(cx);
         self.query_for_unproven(cx);
         self.check_foreign_use(cx);
+        self.query_consumers(cx);
     }
 
     /// The first view of a lane that was just loaded: what is in flight may be mined already.

@@ -155,6 +155,7 @@ impl Lane {
     /// A no-op at a nonce that no tx holds, so that the txs behind it can be mined.
     fn fill_gap(&mut self, gap: Nonce, filler: TxId, cx: &mut StepContext) {
         self.ledger.take_gap(gap);
+        self.reconciliation.remove_unknown(gap);
         let payload = Payload::transfer(self.key.signer, U256::ZERO);
         let request = AdmittedRequest {
             id: filler,

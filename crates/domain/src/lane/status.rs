@@ -111,6 +111,9 @@ impl Lane {
         if let Some(reason) = self.holds.reason() {
             return Some(reason);
         }
+        if let Some(reason) = self.search_reason() {
+            return Some(reason);
+        }
         if self.is_idle() {
             return None;
         }

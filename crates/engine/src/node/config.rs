@@ -8,7 +8,7 @@ use domain::lane::reservations::ReservationRules;
 use domain::lease::LeaseTerms;
 use domain::{Address, ChainId, LaneKey, LaneRules, NodeName};
 
-use crate::ports::{Chain, Clock, Peers, Signer, Store};
+use crate::ports::{Chain, Clock, Peers, Signer, Store, Witness};
 
 /// The ports of a node.
 #[derive(Clone)]
@@ -23,6 +23,9 @@ pub struct Ports {
     pub clock: Arc<dyn Clock>,
     /// The other nodes.
     pub peers: Arc<dyn Peers>,
+    /// Where the node remembers what it has committed; without it, a restored backup of the store is noticed only by
+    /// what nodes have in memory, or when it is declared.
+    pub witness: Option<Arc<dyn Witness>>,
 }
 
 /// A node's settings.
@@ -46,7 +49,7 @@ pub struct NodeConfig {
     pub simulate: Simulate,
     /// What happens to a request whose lane another node keeps.
     pub non_keeper: NonKeeper,
-    /// What happens to lanes when the store's timeline changed.
+    /// What happens to lanes when the store's history changed.
     pub on_timeline_change: OnTimelineChange,
     /// The accounts whose nonces are reserved by holders who sign elsewhere.
     pub reserved_accounts: ReservedAccounts,
@@ -112,7 +115,7 @@ impl ReservedAccounts {
     }
 }
 
-/// What happens to a lane when a standby was promoted and the lane's last commits may be lost.
+/// What happens to a lane when a standby was promoted or a restore declared, and the lane's last commits may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimelineChange {
     /// It continues only when no commit is missing; otherwise it waits for an operator.

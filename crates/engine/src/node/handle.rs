@@ -235,7 +235,7 @@ impl NodeHandle {
     pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<(), Refusal> {
         self.core.check_configured(lane)?;
         // Before the store: an opening in between must not halt it again.
-        self.core.timeline.forget_last_known_lane(lane);
+        self.core.history.forget_last_known_lane(lane);
         let was_halted = self.core.ports.store.accept_loss(lane).await?;
         tracing::warn!(%lane, reason, was_halted, "an operator has accepted the lost commits of the lane");
         self.core

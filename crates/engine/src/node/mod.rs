@@ -31,14 +31,15 @@ use crate::core::{ChainState, Core, Customers, LaneEntry, LaneRegistry, Lifecycl
 use crate::feed::{self, Feed};
 use crate::finals_watch;
 use crate::follower::Follower;
+use crate::history::HistoryWatch;
 use crate::ownership::{self, IncarnationStatus, Leases};
 use crate::ports::StoreError;
 use crate::rendezvous::Fnv;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
-use crate::timeline::TimelineWatch;
 use crate::watch::Waiters;
+use crate::witness;
 
 /// When a node that has just started sends further heartbeats, to see nodes that start at the same time.
 const EXTRA_HEARTBEATS_AFTER: [Duration; 3] = [
@@ -54,7 +55,7 @@ pub enum StartError {
     #[error("{0}")]
     Config(String),
     /// The store could not be reached.
-    #[error("the first heartbeat could not be written to the store")]
+    #[error("the store did not answer when the node started")]
     Store(#[from] StoreError),
 }
 
@@ -74,6 +75,7 @@ impl Node {
             config.lease.check().map_err(StartError::Config)?;
             let (core, Receivers { inboxes, openings }) = build_core(ports, config, tasks)?;
             join_cluster(&core).await?;
+            witness::check_witness(&core).await?;
             for inbox in inboxes {
                 core.tasks
                     .spawn("shard", Shard::new(Arc::clone(&core), inbox).run());
@@ -93,6 +95,9 @@ impl Node {
             tasks.spawn("adopt", ownership::run_adoption(Arc::clone(&core)));
             let finals_watch = finals_watch::run_finals_watch(Arc::clone(&core));
             tasks.spawn("watch finals", finals_watch);
+            if let Some(witness) = core.ports.witness.clone() {
+                tasks.spawn("witness", witness::run_witness(Arc::clone(&core), witness));
+            }
             tasks.spawn("feed", feed::run_feed(Arc::clone(&core)));
             tasks.spawn("feed tail", feed::run_feed_tail(Arc::clone(&core)));
             tasks.spawn("feed sweep", feed::run_feed_sweep(Arc::clone(&core)));
@@ -235,7 +240,7 @@ fn build_core(
         leases: Leases::default(),
         cluster: Cluster::default(),
         routes: Routes::default(),
-        timeline: TimelineWatch::default(),
+        history: HistoryWatch::default(),
         feed: Feed::default(),
         customers: Customers {
             store: customer_store,

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use domain::lease::LeaseTrust;
-use domain::{LaneKey, LeaseGrant, MonotonicTime, Token};
+use domain::{History, LaneKey, LeaseGrant, MonotonicTime, Token};
 
 use crate::core::lock;
 
@@ -17,6 +17,8 @@ pub(crate) struct Leases {
 #[derive(Clone, Copy)]
 struct HeldLease {
     lease_grant: LeaseGrant,
+    /// The store's history as of the grant.
+    history: History,
     trust: LeaseTrust,
 }
 
@@ -56,7 +58,7 @@ impl Leases {
     }
 
     /// Forgets exactly this grant; a newer one stays.
-    pub(super) fn forget_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) {
+    pub(crate) fn forget_grant(&self, lane: LaneKey, lease_grant: LeaseGrant) {
         let mut held = lock(&self.held);
         if held
             .get(&lane)
@@ -66,8 +68,26 @@ impl Leases {
         }
     }
 
-    pub(super) fn record_grant(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {
-        lock(&self.held).insert(lane, HeldLease { lease_grant, trust });
+    /// The store's history as of exactly this grant; `None` when it is not held any more.
+    pub(crate) fn history_of(&self, lane: LaneKey, lease_grant: LeaseGrant) -> Option<History> {
+        let held = lock(&self.held).get(&lane).copied();
+        let held = held.filter(|held| held.lease_grant == lease_grant);
+        held.map(|held| held.history)
+    }
+
+    pub(super) fn record_grant(
+        &self,
+        lane: LaneKey,
+        lease_grant: LeaseGrant,
+        history: History,
+        trust: LeaseTrust,
+    ) {
+        let held = HeldLease {
+            lease_grant,
+            history,
+            trust,
+        };
+        lock(&self.held).insert(lane, held);
     }
 
     pub(super) fn record_renewal(&self, lane: LaneKey, lease_grant: LeaseGrant, trust: LeaseTrust) {

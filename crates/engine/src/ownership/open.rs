@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use domain::lane::{ChainQuery, EndpointNonces};
 use domain::lease::LeaseTrust;
-use domain::{GrantId, LaneKey, LeaseGrant, MonotonicTime, NodeName, Token};
+use domain::{
+    GrantId, History, LaneKey, LaneWitness, LeaseGrant, MonotonicTime, NodeName, Nonce, Token,
+};
 use metrics::counter;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -13,7 +15,7 @@ use super::reconcile;
 use super::renew::send_heartbeat;
 use crate::core::Core;
 use crate::ports::{AcquireOutcome, Quorum};
-use crate::shard::{Message, OpenError, OpenedLane};
+use crate::shard::{LossSuspicion, Message, OpenError, OpenedLane};
 
 /// How long the opening of a lane waits for its chain.
 const CHAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -43,10 +45,13 @@ pub(crate) async fn run_opener(core: Arc<Core>, mut requested: mpsc::Receiver<La
     }
 }
 
-struct GrantedLane {
+pub(super) struct GrantedLane {
     lease_grant: LeaseGrant,
     previous_keeper: Option<NodeName>,
+    /// The store's history at the grant.
+    pub(super) history: History,
     is_reconciled: bool,
+    pub(super) is_loss_accepted: bool,
 }
 
 async fn acquire_lanes(
@@ -100,7 +105,9 @@ fn on_acquire_outcome(
         AcquireOutcome::Granted {
             lease_grant,
             previous_keeper,
+            history,
             is_reconciled,
+            is_loss_accepted,
         } => {
             count(match (&previous_keeper, lease_grant.token) {
                 (Some(_), _) => "taken",
@@ -113,11 +120,14 @@ fn on_acquire_outcome(
             tracing::info!(%lane, token = %lease_grant.token, from = ?previous_keeper, "lane acquired");
             let trust = LeaseTrust::from(requested_at, core.config.lease.duration);
             core.routes.forget_keeper(lane);
-            core.leases.record_grant(lane, lease_grant, trust);
+            core.history.observe_history(history);
+            core.leases.record_grant(lane, lease_grant, history, trust);
             Ok(GrantedLane {
                 lease_grant,
                 previous_keeper,
+                history,
                 is_reconciled,
+                is_loss_accepted,
             })
         }
         AcquireOutcome::NotKeeper { lease, left } => {
@@ -163,24 +173,39 @@ async fn read_lane(
             let why = "another node took the lane over while it was read";
             return Err(OpenError::Store(why.into()));
         };
-        let was_reconciled = granted.is_reconciled
-            && !core.timeline.is_token_backwards(lane, lease_grant.token)
-            && reconcile::find_newer_knowledge(core, &image).is_none();
-        let is_reload = was_reconciled && core.timeline.is_last_token(lane, lease_grant.token);
-        let is_reconciled = was_reconciled || reconcile::reconcile_lane(core, &image).await?;
-        core.timeline.forget_last_known_lane(lane);
-        core.timeline.record_token(lane, lease_grant.token);
-        Ok((image, is_reconciled, is_reload))
+        let is_reconciled = granted.is_reconciled
+            && !core.history.is_token_backwards(lane, lease_grant.token)
+            && !reconcile::contradicts_memory(core, &image, granted.history);
+        let loss = match is_reconciled {
+            true => LossSuspicion::None,
+            false => reconcile::assess_loss(core, &image, &granted).await?,
+        };
+        let is_reload = is_reconciled && core.history.is_last_token(lane, lease_grant.token);
+        core.history.forget_last_known_lane(lane);
+        core.history.record_token(lane, lease_grant.token);
+        let seen = LaneWitness {
+            history: granted.history,
+            token: lease_grant.token,
+            batch_seq: image.batch_seq,
+            next_nonce: image.next_nonce,
+        };
+        core.history.committed.record(lane, seen);
+        Ok((image, loss, is_reload))
     };
     match read.await {
-        Ok((image, is_reconciled, is_reload)) => Ok(Message::LaneOpened(Box::new(OpenedLane {
-            lane,
-            image,
-            previous_keeper: granted.previous_keeper,
-            nonces: query_initial_nonces(core, lane).await,
-            is_reconciled,
-            is_reload,
-        }))),
+        Ok((image, loss, is_reload)) => {
+            // A first use, and a lane that may have lost commits, take no nonce from one endpoint alone.
+            let needs_two = image.next_nonce == Nonce(0) || loss != LossSuspicion::None;
+            let quorum = if needs_two { Quorum::Two } else { Quorum::One };
+            Ok(Message::LaneOpened(Box::new(OpenedLane {
+                lane,
+                image,
+                previous_keeper: granted.previous_keeper,
+                nonces: query_initial_nonces(core, lane, quorum).await,
+                loss,
+                is_reload,
+            })))
+        }
         Err(why) => {
             core.leases.forget_grant(lane, lease_grant);
             // Another node may be able to read it, or reach its chain.
@@ -193,7 +218,11 @@ async fn read_lane(
 
 /// Waits briefly for what a lane needs to allocate nonces and sign, so that its first answers carry both.
 /// Without it the lane accepts requests all the same, and allocates when the chain answers.
-async fn query_initial_nonces(core: &Core, lane: LaneKey) -> Option<EndpointNonces> {
+async fn query_initial_nonces(
+    core: &Core,
+    lane: LaneKey,
+    quorum: Quorum,
+) -> Option<EndpointNonces> {
     let chain_state = core.chain(lane.chain_id);
     let query = chain_state.rules.lane.nonce.chain_query;
     let learn = async {
@@ -201,9 +230,7 @@ async fn query_initial_nonces(core: &Core, lane: LaneKey) -> Option<EndpointNonc
         if query == ChainQuery::Off {
             return None;
         }
-        let nonces = chain_state
-            .chain
-            .account_nonces(lane.signer, query, Quorum::One);
+        let nonces = chain_state.chain.account_nonces(lane.signer, query, quorum);
         nonces.await.ok() // the lane queries again by itself
     };
     tokio::select! {

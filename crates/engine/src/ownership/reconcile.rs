@@ -1,20 +1,20 @@
-//! Reconciling a lane: whether its last commits are still stored, after the store's timeline changed.
+//! Reconciling a lane: whether its last commits are still stored, after the store's history changed.
 //!
 //! An asynchronous standby that was promoted may lack commits that its primary had acknowledged, while the chain
 //! has their transactions. Such a lane must not allocate those nonces again, nor accept a request again that was
-//! executed: it waits for an operator. Three things prove a loss: the chain's nonce, what this node knew of the
-//! lane, and the row counts of the fence.
+//! executed. Four things show a loss: the row counts of the fence; what this node knew of the lane and the chain's nonce
+//! (here); and what consumed nonces that no tx holds (`domain/src/lane/attribution.rs`).
 
 use std::time::Duration;
 
 use domain::lane::ChainQuery;
-use domain::window::gaps;
-use domain::{Lane, LaneImage, Nonce, RequestId, TxId};
+use domain::{History, Lane, LaneImage, LaneWitness, Nonce, RequestId, TxId, WitnessVerdict};
 
+use super::open::GrantedLane;
 use crate::core::Core;
 use crate::node::OnTimelineChange;
 use crate::ports::Quorum;
-use crate::shard::OpenError;
+use crate::shard::{LossSuspicion, OpenError};
 
 /// How long the chain may take to answer before the opening fails and is retried.
 const CHAIN_PATIENCE: Duration = Duration::from_secs(5);
@@ -22,8 +22,6 @@ const CHAIN_PATIENCE: Duration = Duration::from_secs(5);
 const SECOND_QUERY_AFTER: Duration = Duration::from_secs(1);
 /// How many lost txs are named; the rest are counted.
 const NAMED_MAX: usize = 20;
-/// The most gaps of a lane that are examined.
-const GAPS_MAX: u64 = 10_000;
 
 /// What this node knew of a lane that left its memory: enough to name the commits that the store has lost.
 #[derive(Clone, Debug)]
@@ -46,44 +44,79 @@ impl LastKnownLane {
     }
 }
 
-/// What this node knew of a lane, where it has seen commits that the store does not have.
-pub(super) fn find_newer_knowledge(core: &Core, image: &LaneImage) -> Option<LastKnownLane> {
-    let last_known = core.timeline.last_known_lane(image.key);
-    last_known.filter(|last_known| last_known.batch_seq > image.batch_seq)
+/// What this node knew of a lane, where it has seen commits that the store does not have: with what was in flight where
+/// the lane left its memory, without it where only the witness remembers.
+pub(super) fn find_newer_knowledge(
+    core: &Core,
+    image: &LaneImage,
+    history: History,
+) -> Option<LastKnownLane> {
+    let last_known = core.history.last_known_lane(image.key);
+    let last_known = last_known.filter(|last_known| last_known.batch_seq > image.batch_seq);
+    let is_lost = |seen: &LaneWitness| judge(seen, image, history) == WitnessVerdict::Lost;
+    last_known.or_else(|| {
+        let seen = core.history.committed.get(image.key).filter(is_lost)?;
+        Some(LastKnownLane {
+            batch_seq: seen.batch_seq,
+            next_nonce: seen.next_nonce,
+            in_flight: Vec::new(),
+        })
+    })
 }
 
-/// Opens the way for a lane when no commit is missing, and halts it otherwise. Returns whether it is reconciled:
-/// if not, its keeper marks it when everything that is in flight now has ended, because lost transactions may
-/// still be mined.
-pub(super) async fn reconcile_lane(core: &Core, image: &LaneImage) -> Result<bool, OpenError> {
-    let lane = image.key;
-    if let Some(lost) = describe_lost_commits(core, image).await? {
-        tracing::error!(%lane, %lost, "the store has lost commits of this lane");
-        if core.config.on_timeline_change == OnTimelineChange::Halt {
+/// Whether this node has seen commits of the lane that the store does not have, or may not have.
+pub(super) fn contradicts_memory(core: &Core, image: &LaneImage, history: History) -> bool {
+    let seen = core.history.committed.get(image.key);
+    let verdict = seen.map(|seen| judge(&seen, image, history));
+    verdict.is_some_and(|verdict| verdict != WitnessVerdict::NoOpinion)
+        || find_newer_knowledge(core, image, history).is_some()
+}
+
+fn judge(seen: &LaneWitness, image: &LaneImage, history: History) -> WitnessVerdict {
+    seen.judge(history, image.lease_grant.token, image.batch_seq)
+}
+
+/// Assesses a lane that is not reconciled under the store's present history. Where commits of it are gone, by what this
+/// node knew or by the chain's nonce, the lane is halted before it takes a request, unless an operator has accepted that.
+/// Everything else is found by the lane itself before it allocates a nonce.
+pub(super) async fn assess_loss(
+    core: &Core,
+    image: &LaneImage,
+    granted: &GrantedLane,
+) -> Result<LossSuspicion, OpenError> {
+    let (lane, history) = (image.key, granted.history);
+    // What is lost after the acceptance needs another one.
+    if granted.is_loss_accepted && find_newer_knowledge(core, image, history).is_none() {
+        return Ok(LossSuspicion::Accepted);
+    }
+    let continues_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;
+    if let Some(lost) = describe_lost_commits(core, image, history).await? {
+        tracing::error!(%lane, %lost, continues_anyway, "the store has lost commits of this lane");
+        if !continues_anyway {
             // Durable, so that no other node, which may know less, opens the lane.
             if !core.ports.store.halt(image.lease_grant, &lost).await? {
                 let why = "another node took the lane over while it was compared with its chain";
                 return Err(OpenError::Store(why.into()));
             }
-            core.timeline.forget_last_known_lane(lane);
+            core.history.forget_last_known_lane(lane);
             return Err(OpenError::Halted(lost));
         }
     }
-    let continues_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;
-    if continues_anyway {
-        core.ports.store.mark_reconciled(image.lease_grant).await?;
-    }
-    tracing::info!(%lane, continues_anyway, "the lane was compared with its chain under the store's new timeline");
-    Ok(continues_anyway)
+    tracing::info!(%lane, continues_anyway, "the lane was compared with its chain under the store's new history");
+    Ok(match continues_anyway {
+        true => LossSuspicion::Accepted,
+        false => LossSuspicion::Possible,
+    })
 }
 
 /// Describes the commits that the store has lost, for the operator; `None` when nothing is missing.
 async fn describe_lost_commits(
     core: &Core,
     image: &LaneImage,
+    history: History,
 ) -> Result<Option<String>, OpenError> {
     let mut parts = Vec::new();
-    if let Some(last_known) = find_newer_knowledge(core, image) {
+    if let Some(last_known) = find_newer_knowledge(core, image, history) {
         let lost = lost_requests(core, image, &last_known).await?;
         parts.push(format!(
             "{} commits of this node are gone (cursor {} instead of {}){lost}",
@@ -98,43 +131,18 @@ async fn describe_lost_commits(
             image.next_nonce,
             Nonce(used.0.saturating_sub(1))
         )),
-        // Of reserved nonces it proves nothing: a former holder's transaction may be mined after a recycle.
-        Ok(_) if core.reservations(image.key).is_some() => {}
-        Ok(used) => parts.extend(find_consumed_gap(image, used)),
+        Ok(_) => {}
         // What this node knew is proof enough.
         Err(_) if !parts.is_empty() => {}
         Err(why) => return Err(why),
     }
     Ok((!parts.is_empty()).then(|| {
         format!(
-            "the database's timeline changed and commits were lost: {}. Compare with the chain, then \
+            "the database's history changed and commits were lost: {}. Compare with the chain, then \
              resume the lane",
             parts.join("; ")
         )
     }))
-}
-
-/// A nonce that is consumed although no tx of the store holds it: a lost commit had allocated it.
-fn find_consumed_gap(image: &LaneImage, used: Nonce) -> Option<String> {
-    // Nonces below the first one of the store are the account's own past.
-    let lowest = image
-        .held
-        .first()
-        .map_or(image.next_nonce, |run| Nonce(run.start));
-    let from = match image.consumed_below {
-        Nonce(0) => lowest,
-        below => below,
-    };
-    let gaps = gaps(from, used, &image.held, GAPS_MAX);
-    let Some(gaps) = gaps else {
-        return Some(format!(
-            "the chain has transactions at more than {GAPS_MAX} nonces below {used} that no tx of the store holds"
-        ));
-    };
-    let first = gaps.first()?;
-    Some(format!(
-        "the chain has a transaction at nonce {first}, which no tx of the store holds"
-    ))
 }
 
 /// The in-flight txs that the store does not have, by request id.
@@ -176,7 +184,7 @@ async fn highest_chain_nonce(core: &Core, image: &LaneImage) -> Result<Nonce, Op
         biased;
         used = query => Ok(used),
         () = core.ports.clock.sleep(CHAIN_PATIENCE) => {
-            let why = "the store's timeline changed, and not every required endpoint answers with the account's \
+            let why = "the store's history changed, and not every required endpoint answers with the account's \
                        nonce: repair or remove those that do not answer";
             Err(OpenError::Store(why.into()))
         }
@@ -197,57 +205,6 @@ async fn query_chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
                 tracing::warn!(lane = %image.key, %error, "the account's nonce could not be read from the chain; retrying");
                 core.back_off(&mut tries).await;
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use domain::lane::OpenSummary;
-    use domain::{Address, ChainId, GrantId, LaneId, LaneKey, LeaseGrant, Token};
-    use uuid::Uuid;
-
-    use super::*;
-
-    fn image(consumed_below: u64, held: &[(u64, u64)], next_nonce: u64) -> LaneImage {
-        LaneImage {
-            key: LaneKey {
-                chain_id: ChainId(1),
-                signer: Address::ZERO,
-            },
-            lease_grant: LeaseGrant {
-                lane: LaneId(1),
-                token: Token(1),
-                grant: GrantId(Uuid::nil()),
-            },
-            next_nonce: Nonce(next_nonce),
-            event_seq: 0,
-            batch_seq: 0,
-            paused: false,
-            in_flight: Vec::new(),
-            backlog_from: None,
-            held: held.iter().map(|(from, to)| *from..*to).collect(),
-            consumed_below: Nonce(consumed_below),
-            open: OpenSummary::default(),
-            finals: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn consumed_gap_is_a_loss_and_the_past_of_an_account_is_none() {
-        let names = |image: &LaneImage, used: u64, nonce: &str| {
-            find_consumed_gap(image, Nonce(used)).is_some_and(|why| why.contains(nonce))
-        };
-        let with_a_gap = image(3, &[(4, 6)], 6);
-        assert!(names(&with_a_gap, 5, "nonce 3,"));
-        assert_eq!(
-            find_consumed_gap(&with_a_gap, Nonce(3)),
-            None,
-            "not consumed"
-        );
-        assert!(names(&image(0, &[(0, 1), (2, 3)], 3), 3, "nonce 1,"));
-        for new_account in [image(0, &[(500, 501)], 501), image(0, &[], 500)] {
-            assert_eq!(find_consumed_gap(&new_account, Nonce(500)), None);
         }
     }
 }

@@ -76,8 +76,8 @@ fn notify_lease_lost(core: &Arc<Core>, lane: LaneKey, lease_grant: LeaseGrant) {
 pub(crate) async fn process_heartbeat(core: &Arc<Core>) -> bool {
     match send_heartbeat(core).await {
         Ok(IncarnationStatus::Current) => {
-            if core.timeline.take_changed() {
-                on_timeline_changed(core);
+            if core.history.take_changed() {
+                on_history_changed(core);
             }
         }
         Ok(IncarnationStatus::Replaced) => {
@@ -97,17 +97,17 @@ pub(crate) enum IncarnationStatus {
     Replaced,
 }
 
-/// Sends one heartbeat. A changed timeline of the store is recorded; the next regular heartbeat acts upon it.
+/// Sends one heartbeat. A changed history of the store is recorded; the next regular heartbeat acts upon it.
 pub(crate) async fn send_heartbeat(core: &Core) -> Result<IncarnationStatus, StoreError> {
     let requested_at = core.ports.clock.monotonic();
     match core.ports.store.heartbeat(&core.member()).await? {
-        HeartbeatOutcome::Recorded { members, timeline } => {
+        HeartbeatOutcome::Recorded { members, history } => {
             let now = core.ports.clock.monotonic();
             let observation_max = core.config.lease.renew_interval.saturating_mul(2);
             core.cluster
                 .observe_members(members, requested_at, now, observation_max);
             core.record_heartbeat();
-            core.timeline.observe_timeline(timeline);
+            core.history.observe_history(history);
             core.record_load();
             Ok(IncarnationStatus::Current)
         }
@@ -115,18 +115,18 @@ pub(crate) async fn send_heartbeat(core: &Core) -> Result<IncarnationStatus, Sto
     }
 }
 
-/// A standby was promoted: the last commits may be lost. Every lane leaves memory, and is opened again
+/// A standby was promoted, or a restore declared: the last commits may be lost. Every lane leaves memory, and is opened again
 /// only after it was compared with its chain.
-fn on_timeline_changed(core: &Arc<Core>) {
+fn on_history_changed(core: &Arc<Core>) {
     counter!("lanekeeper_store_history_changes_total").increment(1);
     tracing::error!(
-        "the store's timeline changed (a standby was promoted): every lane is compared with its chain \
+        "the store's history changed (a standby was promoted, or a restore declared): every lane is compared with its chain \
          before it takes work again"
     );
     for (lane, lease_grant) in core.leases.grants() {
         core.leases.forget_grant(lane, lease_grant);
         let notifier = Arc::clone(core);
-        core.tasks.spawn("timeline changed", async move {
+        core.tasks.spawn("history changed", async move {
             let lost = Message::LeaseLost { lane, lease_grant };
             notifier.send_to_shard(lane, lost).await;
             let has_queued = false;

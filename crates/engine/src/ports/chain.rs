@@ -1,10 +1,11 @@
 //! One EVM chain, through its endpoints. Answers may be stale, lost or wrong; callers must expect that.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountBalance, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{AccountBalance, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer};
 use domain::{
     Address, B256, Bytes, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
 };
@@ -161,6 +162,15 @@ pub trait Chain: Send + Sync + 'static {
         nonce: Nonce,
         up_to: Header,
     ) -> Result<NonceConsumer, ChainError>;
+
+    /// The transactions that consumed these nonces of the account, in blocks up to this one: from the first nonce upwards as
+    /// many as are found together, and none when the first is not consumed. Two endpoints (or the only one) must show them.
+    async fn find_consumers(
+        &self,
+        account: Address,
+        nonces: Range<u64>,
+        up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError>;
 
     /// The fees that get a transaction into a block soon after this one, which is followed.
     async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError>;

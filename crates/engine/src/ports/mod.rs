@@ -10,6 +10,7 @@ mod records;
 mod reservations;
 mod signer;
 mod store;
+mod witness;
 
 pub use chain::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SEND_SHARE_MIN,
@@ -24,7 +25,8 @@ pub use records::{
 pub use reservations::{LaneReservations, NonceReservations, ReservationError};
 pub use signer::{SignError, Signer};
 pub use store::{
-    AcquireOutcome, CommitOutcome, Conflict, HeartbeatOutcome, LaneBatch, LaneWork, LeaseRequest,
-    Member, QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError, UnwatchedLane,
-    UnwatchedLanes,
+    ACCEPTED_LOSS_GAP, AcquireOutcome, CommitOutcome, Conflict, HeartbeatOutcome, LaneBatch,
+    LaneWork, LeaseRequest, Member, QueuedRequest, RegrantOutcome, RenewOutcome, Store, StoreError,
+    UnwatchedLane, UnwatchedLanes,
 };
+pub use witness::{Witness, WitnessError, WitnessedLanes};

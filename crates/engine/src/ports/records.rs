@@ -109,6 +109,8 @@ pub struct LaneRecord {
     pub lease: Option<Lease>,
     /// The next nonce that was never allocated.
     pub next_nonce: Nonce,
+    /// How many commits it has.
+    pub batch_seq: u64,
     /// Stopped by an operator.
     pub paused: bool,
     /// Why it takes no work until an operator decides.
@@ -129,6 +131,7 @@ impl LaneRecord {
             key,
             lease: None,
             next_nonce: Nonce(0),
+            batch_seq: 0,
             paused: false,
             halted: None,
             wait: None,

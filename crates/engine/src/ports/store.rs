@@ -1,8 +1,8 @@
 //! The authority: leases, lanes, txs and events. Shaped by PostgreSQL; every backend runs one suite.
 //!
 //! Every critical write goes through [`Store::commit`], the gate. Unfenced are only [`Store::queue_requests`] (requests
-//! without nonce or event), [`Store::put_headers`] (facts about the chain), [`Store::heartbeat`] and
-//! [`Store::accept_loss`].
+//! without nonce or event), [`Store::put_headers`] (facts about the chain), [`Store::heartbeat`],
+//! [`Store::halt_lost_lane`] and [`Store::accept_loss`], which let a lane stop and go on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use domain::lane::{AdmittedRequest, HeadWait, OpenCost, WatchedBlock};
 use domain::lease::Lease;
 pub use domain::lease::LeaseRequest;
 use domain::{
-    B256, ChainId, GrantId, Header, Incarnation, LaneId, LaneImage, LaneKey, LeaseGrant, NodeName,
-    Nonce, RequestId, Timestamp, Token, Tx, TxId, Writes,
+    B256, ChainId, GrantId, Header, History, Incarnation, LaneId, LaneImage, LaneKey, LeaseGrant,
+    NodeName, Nonce, RequestId, Timestamp, Token, Tx, TxId, Writes,
 };
 use thiserror::Error;
 
@@ -41,7 +41,7 @@ pub enum StoreError {
     /// The lane takes no work until an operator decides; certainly nothing was written.
     #[error("the lane is halted: {0}")]
     Halted(String),
-    /// The store's timeline changed, and the lane was not compared with its chain yet; certainly nothing was
+    /// The store's history changed, and the lane was not compared with its chain yet; certainly nothing was
     /// written. The next keeper compares it, so a repeat succeeds soon.
     #[error("the lane takes no requests until it is reconciled: {0}")]
     Unreconciled(String),
@@ -56,10 +56,14 @@ pub enum AcquireOutcome {
         lease_grant: LeaseGrant,
         /// The previous keeper, when the lane was taken over from another incarnation.
         previous_keeper: Option<NodeName>,
-        /// Whether the store's timeline is still the one under which the lane was last reconciled. If not
-        /// (a standby was promoted), its last commits may be lost: compare it with the chain, then
+        /// The store's history, as of the grant.
+        history: History,
+        /// Whether that is still the history under which the lane was last reconciled. If not (a standby was promoted,
+        /// or a restore declared), its last commits may be lost: compare it with the chain, then
         /// [`Store::mark_reconciled`] it.
         is_reconciled: bool,
+        /// Whether an operator has accepted the loss under that history, and the lane is not reconciled since.
+        is_loss_accepted: bool,
     },
     /// Another node holds it.
     NotKeeper {
@@ -228,12 +232,15 @@ pub enum HeartbeatOutcome {
     Recorded {
         /// The cluster's nodes, each in its newest incarnation, by name.
         members: Vec<Member>,
-        /// The store's timeline: another one after a standby was promoted.
-        timeline: u64,
+        /// The store's history: another one after a standby was promoted, or a restore declared.
+        history: History,
     },
     /// A newer incarnation has replaced this one: nothing was written, and this one must end.
     Replaced,
 }
+
+/// How far [`Store::accept_loss`] advances the count of a lane's commits: by more than a store can have lost.
+pub const ACCEPTED_LOSS_GAP: u64 = 1_000_000_000;
 
 /// The authority.
 #[async_trait]
@@ -330,14 +337,33 @@ pub trait Store: Send + Sync + 'static {
     /// Writes and counts a heartbeat. The first one of a new incarnation replaces the old incarnation.
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError>;
 
-    /// Records that a lane agrees with the chain under the store's present timeline.
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError>;
+    /// Records that a lane agreed with the chain under this history. `false`, and nothing changed, when the store is on
+    /// another history by now, or the grant does not hold any more.
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError>;
 
     /// Records that a lane has lost commits, and releases it: no node gets it, and nothing is queued for
     /// it, until an operator accepts the loss. `false`, and nothing changed, when the grant does not hold any more.
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
 
-    /// An operator accepts a lane's lost commits: it is reconciled as it is. Returns whether it was halted.
+    /// As [`Store::halt`], by a node that does not keep the lane and has seen `batch_seq` commits of it: where the store
+    /// has fewer. The lane is created where it is missing; its present keeper is fenced by the new grant. Returns whether
+    /// this call has halted it.
+    async fn halt_lost_lane(
+        &self,
+        lane: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> Result<bool, StoreError>;
+
+    /// An operator accepts a halted lane's lost commits: it may be granted again, and does not halt for them. It is not
+    /// reconciled by that: what the lost commits have sent is still to be found. Its commits are counted on from far above
+    /// those that were lost ([`ACCEPTED_LOSS_GAP`]), so that no node that has seen those halts it again. Returns whether
+    /// it was halted.
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError>;
 
     /// Adds the events of these lanes to the feed of all lanes; without lanes: all events that are missing there

@@ -105,6 +105,28 @@ pub(super) async fn find_consumer(
     inputs
 }
 
+/// Finds the transactions that consumed nonces which no tx holds. Failures are not retried here: the lane queries again.
+pub(super) async fn attribute_nonces(
+    core: Arc<Core>,
+    lane: LaneKey,
+    nonces: Range<u64>,
+    up_to: Header,
+) -> Vec<Input> {
+    let chain = &core.chain(lane.chain_id).chain;
+    let (first, last) = (nonces.start, nonces.end.saturating_sub(1));
+    let found = match chain.find_consumers(lane.signer, nonces, up_to).await {
+        Ok(found) => Some(found),
+        Err(error) => {
+            tracing::warn!(%lane, first, last, %error, "nonces are consumed, and their transactions could not be read");
+            None
+        }
+    };
+    vec![Input::NoncesAttributed {
+        up_to: up_to.number,
+        found,
+    }]
+}
+
 /// Whether a transaction at a reserved nonce is an attempt of a stored tx already: a second row with its hash would
 /// conflict at every retry.
 async fn is_named(core: &Core, lane: LaneKey, hash: B256) -> bool {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use domain::{Effect, Input, LaneId, LaneKey, LeaseGrant, Nonce, TxId};
 
-use super::Shard;
 use super::balance::query_balance_for_lane;
-use super::chain_queries::{fetch_headers, fetch_receipts, find_consumer, query_chain_nonces};
+use super::chain_queries::{
+    attribute_nonces, fetch_headers, fetch_receipts, find_consumer, query_chain_nonces,
+};
 use super::signing::sign_remotely;
+use super::{Message, Shard};
 use crate::core::Core;
 use crate::draft::LaneDraft;
 use crate::ports::StoreError;
@@ -47,6 +49,14 @@ impl Shard {
                 } => {
                     let found = find_consumer(core(), key, nonce, up_to, hashes);
                     self.spawn_effect(key, epoch, found);
+                }
+                Effect::AttributeNonces { nonces, up_to } => {
+                    let found = attribute_nonces(core(), key, nonces, up_to);
+                    self.spawn_effect(key, epoch, found);
+                }
+                Effect::Halt(reason) => {
+                    let halted = halt_lane(core(), key, lease_grant, reason);
+                    self.core.tasks.spawn("effect", halted);
                 }
                 Effect::MarkReconciled => {
                     let marked = mark_reconciled(core(), key, lease_grant);
@@ -142,16 +152,45 @@ where
     }
 }
 
+/// Halts a lane that has lost commits. Durable, so that no other node opens it before an operator has decided; until
+/// then the lane in memory allocates nothing.
+async fn halt_lane(core: Arc<Core>, lane: LaneKey, lease_grant: LeaseGrant, reason: String) {
+    let mut tries = 0;
+    while core.leases.holds_grant(lane, lease_grant) {
+        match core.ports.store.halt(lease_grant, &reason).await {
+            Ok(true) => {
+                tracing::error!(%lane, %reason, "the store has lost commits of this lane: it is halted");
+                core.leases.forget_grant(lane, lease_grant);
+                let halted = Message::LaneHalted {
+                    lane,
+                    lease_grant,
+                    reason,
+                };
+                core.send_to_shard(lane, halted).await;
+                return;
+            }
+            // Another grant: the lane is searched again by its keeper.
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(%lane, %error, "the lane could not be halted; retrying");
+                core.back_off(&mut tries).await;
+            }
+        }
+    }
+}
+
 /// Records that nothing is open any more that the store may have lost. Until then no request is queued for this
 /// lane, and a node that opens it compares it with its chain again.
 async fn mark_reconciled(core: Arc<Core>, lane: LaneKey, lease_grant: LeaseGrant) {
     let mut tries = 0;
-    while core.leases.holds_grant(lane, lease_grant) {
-        match core.ports.store.mark_reconciled(lease_grant).await {
-            Ok(()) => {
-                tracing::info!(%lane, "the lane is reconciled under the store's new timeline");
+    while let Some(history) = core.leases.history_of(lane, lease_grant) {
+        match core.ports.store.mark_reconciled(lease_grant, history).await {
+            Ok(true) => {
+                tracing::info!(%lane, %history, "the lane is reconciled under the store's new history");
                 return;
             }
+            // Another grant, or another history: the lane is opened, and compared with its chain, again.
+            Ok(false) => return,
             Err(error) => {
                 tracing::warn!(%lane, %error, "the lane could not be marked as reconciled; retrying");
                 core.back_off(&mut tries).await;

@@ -9,7 +9,9 @@ use domain::{Input, Lane, LaneKey, LaneRules, LeaseGrant, MonotonicTime, Request
 use metrics::counter;
 
 use super::unknown_commit::{UNKNOWN_COMMIT_PATIENCE, UnknownBatch, outcome_pending};
-use super::{Inspection, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome};
+use super::{
+    Inspection, LossSuspicion, Message, OpenError, OpenedLane, PendingCreate, Shard, ShardOutcome,
+};
 use crate::node::Refusal;
 use crate::ownership::LastKnownLane;
 use crate::ports::StoreError;
@@ -170,7 +172,7 @@ impl Shard {
             lane: key,
             image,
             previous_keeper,
-            is_reconciled,
+            loss,
             is_reload,
             ..
         } = opened;
@@ -189,9 +191,8 @@ impl Shard {
             ..chain_state.rules.lane
         };
         let mut lane = Lane::load(image, rules, previous_keeper);
-        if !is_reconciled {
-            // It was compared with the chain just now, but the endpoint may have been behind.
-            lane = lane.with_suspect_history();
+        if loss != LossSuspicion::None {
+            lane = lane.with_possible_loss(loss == LossSuspicion::Accepted);
         }
         if is_reload {
             lane = lane.with_known_deliveries();
@@ -236,6 +237,29 @@ impl Shard {
         }
     }
 
+    /// Drops a lane that its keeper has halted. Returns `false` when the lane is not in memory under that grant.
+    pub(super) fn drop_halted_lane(
+        &mut self,
+        key: LaneKey,
+        lease_grant: LeaseGrant,
+        reason: String,
+    ) -> bool {
+        // A lane that waits for the outcome of a commit is opened again, and the store returns that it is halted.
+        let is_ready = |cell: &LaneCell| match cell {
+            LaneCell::Ready { lane, .. } => lane.lease_grant() == lease_grant,
+            LaneCell::Opening { .. } | LaneCell::UnknownCommit { .. } | LaneCell::Halted { .. } => {
+                false
+            }
+        };
+        let is_ready = self.lanes.get(&key).is_some_and(is_ready);
+        if is_ready {
+            self.forget_lane(key);
+            let since = self.core.ports.clock.monotonic();
+            self.lanes.insert(key, LaneCell::Halted { reason, since });
+        }
+        is_ready
+    }
+
     /// An operator has accepted what a halted lane has lost: it is opened again.
     pub(super) fn resume_lane(&mut self, key: LaneKey) {
         let is_halted = match self.lanes.get(&key) {
@@ -268,7 +292,7 @@ impl Shard {
     /// commits.
     pub(crate) fn drop_lane_memory(&self, lane: &Lane) {
         let last_known = LastKnownLane::of(lane);
-        self.core.timeline.remember_lane(lane.key(), last_known);
+        self.core.history.remember_lane(lane.key(), last_known);
         self.forget_lane(lane.key());
     }
 

@@ -95,6 +95,12 @@ pub(crate) enum Message {
         lane: LaneKey,
         lease_grant: LeaseGrant,
     },
+    /// The keeper has halted its lane, durably.
+    LaneHalted {
+        lane: LaneKey,
+        lease_grant: LeaseGrant,
+        reason: String,
+    },
     /// An operator accepts what a halted lane has lost.
     Resume {
         lane: LaneKey,
@@ -158,10 +164,21 @@ pub(crate) struct OpenedLane {
     pub(crate) previous_keeper: Option<NodeName>,
     /// The account's nonces, when the chain answered in time.
     pub(crate) nonces: Option<EndpointNonces>,
-    /// Whether the lane was written under the store's present timeline.
-    pub(crate) is_reconciled: bool,
+    /// Whether commits of the lane may be lost.
+    pub(crate) loss: LossSuspicion,
     /// Whether this node was its keeper already, without an ownership change in between.
     pub(crate) is_reload: bool,
+}
+
+/// Whether commits of a lane may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossSuspicion {
+    /// The lane was reconciled under the store's present history.
+    None,
+    /// It was not: it finds out what lost commits have sent before it allocates a nonce.
+    Possible,
+    /// So is this, and an operator has accepted what is lost: it does not halt for it.
+    Accepted,
 }
 
 /// Why a lane was not opened.

@@ -163,6 +163,17 @@ impl Shard {
                     self.resend_creates(lane, lost.creates);
                 }
             }
+            Message::LaneHalted {
+                lane,
+                lease_grant,
+                reason,
+            } => {
+                if self.drop_halted_lane(lane, lease_grant, reason)
+                    && let Some(halted) = turn.remove(&lane)
+                {
+                    self.resend_creates(lane, halted.creates);
+                }
+            }
             Message::Mark(mark) => {
                 let lane = mark.call.lane;
                 // Where the lane is not in memory the mark is dropped: its holder's node sends it again.

@@ -108,7 +108,7 @@ async fn request_beyond_the_queue_to_a_peer_is_refused_and_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_timeline_of_the_store_is_counted() {
+async fn changed_history_of_the_store_is_counted() {
     let recorder = recorder();
     let _recording = metrics::set_default_local_recorder(&recorder);
     let changes = || count(&recorder, "lanekeeper_store_history_changes_total");
@@ -119,4 +119,18 @@ async fn changed_timeline_of_the_store_is_counted() {
     cluster.store.fail_over();
     sleep(RENEW * 2).await;
     assert_eq!(changes(), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lane_that_a_restored_backup_has_set_back_is_counted() {
+    let recorder = recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let cluster = Cluster::new();
+    cluster.store.stop_standby();
+    let keeper = cluster.start_warm("a").await;
+    sleep(Duration::from_secs(2)).await;
+    keeper.tasks.kill();
+    cluster.store.restore_snapshot();
+    let _restarted = cluster.start("a").await;
+    assert_eq!(count(&recorder, "lanekeeper_witness_losses_total"), Some(1));
 }

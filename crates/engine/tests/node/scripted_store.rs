@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId, TxState,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId, TxState,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -143,8 +143,9 @@ pass_on! {
     lanes_with_work(lease_request: &LeaseRequest) -> Vec<LaneWork>;
     unwatched_lanes(lease_request: &LeaseRequest, after: Option<LaneId>, limit: usize) -> UnwatchedLanes;
     heartbeat(member: &Member) -> HeartbeatOutcome;
-    mark_reconciled(lease_grant: LeaseGrant) -> ();
+    mark_reconciled(lease_grant: LeaseGrant, history: History) -> bool;
     halt(lease_grant: LeaseGrant, reason: &str) -> bool;
+    halt_lost_lane(lane: LaneKey, batch_seq: u64, grant: GrantId, reason: &str) -> bool;
     accept_loss(lane: LaneKey) -> bool;
     extend_feed(lanes: &[LaneId]) -> ();
     members() -> Vec<Member>;

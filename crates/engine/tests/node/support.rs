@@ -1,6 +1,6 @@
 //! Nodes on the twins of one store and one chain, with a store and peers that a test can make fail.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use engine::ports::{Clock, CommitOutcome};
 use engine::tasks::Tasks;
 use sim::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use sim::clock::SimClock;
+use sim::disk::MemoryDisk;
 use sim::network::{Link, LinkFaults};
 use sim::rng::Rng;
 use sim::store::MemoryStore;
@@ -77,6 +78,8 @@ pub(crate) struct Cluster {
     pub(crate) chain: MemoryChain,
     pub(crate) network: Arc<Network>,
     clock: SimClock,
+    /// The disk of each node, which survives its restarts.
+    disks: Mutex<BTreeMap<String, Arc<MemoryDisk>>>,
     /// How many nodes were started; each has its own randomness.
     started: AtomicU64,
 }
@@ -103,8 +106,14 @@ impl Cluster {
             chain,
             network: Arc::default(),
             clock,
+            disks: Mutex::default(),
             started: AtomicU64::new(100),
         }
+    }
+
+    fn disk(&self, name: &str) -> Arc<MemoryDisk> {
+        let mut disks = self.disks.lock().unwrap();
+        Arc::clone(disks.entry(name.to_owned()).or_default())
     }
 
     pub(crate) async fn start(&self, name: &str) -> TestNode {
@@ -127,6 +136,7 @@ impl Cluster {
             signer: Arc::new(MemorySigner::new((1..=8).map(account).collect())),
             clock: Arc::new(clock),
             peers: Arc::new(self.network.peers_of(name)),
+            witness: Some(self.disk(name)),
         };
         let mut config = node_config(name);
         change(&mut config);

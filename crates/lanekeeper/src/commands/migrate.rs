@@ -16,5 +16,12 @@ pub(crate) async fn run(args: &MigrateArgs) -> Result<(), Failure> {
         let versions: Vec<String> = applied.iter().map(i64::to_string).collect();
         print_line!("the store is up to date; applied {}", versions.join(", "));
     }
+    if let Some(reason) = &args.reason {
+        let history = adapters::declare_restore(&config, reason).await?;
+        print_line!(
+            "the restore is declared: the store is on history {history}. Every lane is compared with its chain before it \
+             takes work; cursors of the event feed from before are refused"
+        );
+    }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `[node]`, `[http]`, `[store]`, `[lease]`, `[worker]` and `[routing]`: the node itself.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use browser_guard::BrowserGuard;
@@ -45,6 +45,9 @@ section! {
         /// How long a stopping node answers reads after it has released its lanes.
         drain_delay: Duration = default("5s"),
             rule(|delay: &Duration| delay.as_secs() <= 600, "but a node must stop within 10m");
+        /// A folder in which the node records what it has committed, by which it notices a restored backup of the store.
+        /// It must survive restarts, belong to this node alone, and lie outside of everything that is restored.
+        state_dir: Option<PathBuf> = Unset("none; a restored backup is noticed by a running node, or when it is declared");
         /// The secret by which nodes authenticate each other, the same on all nodes. Prefer clusterSecretFile.
         cluster_secret: Option<Secret> = Unset("not set");
         /// The file that contains the cluster secret.
@@ -239,13 +242,30 @@ impl Validation<'_> {
             StoreUrl::Postgres(_) => {
                 self.require_range("store.poolSize", config.store.pool_size, POOL_MIN, POOL_MAX);
             }
-            StoreUrl::Sqlite(_) => {}
+            StoreUrl::Sqlite(ref folder) => self.check_state_dir(folder),
         }
         if let Err(message) = config.lease_terms().check() {
             // The message begins with the key that must be changed.
             let path = message.split(' ').next().unwrap_or_default();
             self.problems
                 .push(Problem::at_origin(&config.origin(path), message.clone()));
+        }
+    }
+
+    /// A copy of the embedded store that is restored as a folder must not bring the witness of its own time.
+    fn check_state_dir(&mut self, store: &Path) {
+        let Some(state_dir) = &self.config.node.state_dir else {
+            return;
+        };
+        let absolute =
+            |path: &Path| std::path::absolute(path).unwrap_or_else(|_no_cwd| path.to_owned());
+        if absolute(state_dir).starts_with(absolute(store)) {
+            let found = format!("{:?}", state_dir.display().to_string());
+            let rule = format!(
+                "but must lie outside of the store's folder {}: a restored copy of that would restore it too",
+                store.display()
+            );
+            self.reject("node.stateDir", &found, &rule);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The component on a real node: receipts, a reorg, a foreign transaction.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
-    AccountBalance, AccountNonces, Agreement, ChainQuery, EndpointNonces, Finality, NonceConsumer,
+    AccountBalance, AccountNonces, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, Finality,
+    NonceConsumer,
 };
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, LaneKey, Nonce, Reservation,
@@ -141,6 +143,16 @@ impl Chain for Node {
                 effect_digest: EffectDigest::of(tx.to, tx.value, &tx.input),
             }
         }))
+    }
+
+    async fn find_consumers(
+        &self,
+        _account: Address,
+        _nonces: Range<u64>,
+        _up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError> {
+        let why = "reservations attribute no nonces".to_owned();
+        Err(ChainError::Unusable(why))
     }
 
     async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use domain::lane::{HeadWait, OpenCost, OpenSummary};
+use domain::lane::{HeadWait, MinedRows, OpenCost, OpenSummary, UNRECORDED_MAX, UNRECORDED_PREFIX};
 use domain::lease::LeaseRequest;
 use domain::{
     Attempt, B256, FinalTx, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Token,
@@ -41,6 +41,8 @@ const FINALS_MAX: usize = 100_000;
 const FINALS_EXAMINED_MAX: usize = 400_000;
 /// How many rows one statement examines for them.
 const FINALS_PAGE: i64 = 2_000;
+/// How many rows of transactions that no tx recorded one statement reads.
+const UNRECORDED_PAGE: i64 = 1_000;
 
 /// The lane row and values that are read with it.
 struct Cursor {
@@ -56,6 +58,7 @@ struct Cursor {
     /// One above the highest nonce below the floor that any tx has.
     consumed_below_floor: Nonce,
     queued: u64,
+    has_unrecorded: bool,
 }
 
 /// Reads a lane with several statements, each of a bounded number of rows while the lease is renewed, and only if it was
@@ -79,6 +82,10 @@ pub(super) async fn load(
     let in_flight = in_flight(db, lease_grant.lane, &nonces.signed).await?;
     let finals = finals(db, lease_grant.lane, nonces.consumed_below, watch_depth).await?;
     let reported = reported_headers(db, key, &in_flight).await?;
+    let unrecorded = match before.has_unrecorded {
+        true => unrecorded(db, lease_grant.lane).await?,
+        false => Vec::new(),
+    };
     let Some(after) = cursor(db, lease_grant).await? else {
         return Ok(None);
     };
@@ -102,7 +109,7 @@ pub(super) async fn load(
             head: after.head,
             reported,
         },
-        finals,
+        mined: MinedRows { finals, unrecorded },
     }))
 }
 
@@ -111,7 +118,9 @@ pub const CURSOR: &str = "SELECT c.next_nonce, c.floor_nonce, c.event_seq, c.bat
        c.fencing_token, c.grant_id, c.paused, \
        (SELECT max(tx.nonce) + 1 FROM managed_tx AS tx \
         WHERE tx.lane_id = c.lane_id AND tx.nonce < c.floor_nonce), \
-       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost, c.head_wait \
+       (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), c.open_cost, c.head_wait, \
+       EXISTS (SELECT 1 FROM managed_tx AS own WHERE own.lane_id = c.lane_id \
+         AND own.request_id >= 'lanekeeper-unrecorded-' AND own.request_id < 'lanekeeper-unrecorded.') \
      FROM signer_nonce_cursor AS c WHERE c.lane_id = $1";
 
 /// The lane row, while this grant is valid.
@@ -136,9 +145,39 @@ async fn cursor(db: &Db, lease_grant: LeaseGrant) -> Result<Option<Cursor>> {
         head: head_from_bytes(row.try_get(10)?)?,
         consumed_below_floor: Nonce(below.unwrap_or(0)),
         queued: number(row, 8, "count")?,
+        has_unrecorded: row.try_get(11)?,
     };
     let holds = (cursor.token, cursor.grant) == (lease_grant.token, lease_grant.grant);
     Ok(holds.then_some(cursor))
+}
+
+/// The rows of transactions that no tx recorded, page by page. Parameters: lane, the request id before the page, how many.
+pub(super) const UNRECORDED: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE tx.lane_id = $1 AND tx.request_id > $2 \
+       AND tx.request_id < 'lanekeeper-unrecorded.' ORDER BY tx.request_id LIMIT $3"
+);
+
+/// At most one more than a lane may have.
+async fn unrecorded(db: &Db, lane: LaneId) -> Result<Vec<Tx>> {
+    let mut found: Vec<Tx> = Vec::new();
+    let mut after = UNRECORDED_PREFIX.to_owned();
+    while found.len() <= UNRECORDED_MAX {
+        let params = [
+            (&lane.0 as _, Type::INT8),
+            (&after as _, Type::TEXT),
+            (&UNRECORDED_PAGE as _, Type::INT8),
+        ];
+        let page = txs(db.engine.query(UNRECORDED, &params).await?)?;
+        let Some(last) = page.last() else {
+            break;
+        };
+        after = last.request.request_id.as_str().to_owned();
+        found.extend(page);
+    }
+    found.truncate(UNRECORDED_MAX.saturating_add(1));
+    Ok(found)
 }
 
 /// From a nonce on, runs of neighbouring nonces of one kind: final, waiting for a signature, in flight. Parameters: lane,
@@ -463,7 +502,7 @@ pub(super) const LANES: &str = "\
 SELECT lane.chain_id, lane.signer, l.owner, l.incarnation, l.token, l.expires_at, c.next_nonce, c.paused, \
   (SELECT count(*) FROM managed_tx AS tx \
    WHERE tx.lane_id = c.lane_id AND tx.nonce >= c.floor_nonce AND lanekeeper_is_open(tx.state)), \
-  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted, c.head_wait \
+  (SELECT count(*) FROM queued_tx AS queued WHERE queued.lane_id = c.lane_id), l.halted, c.head_wait, c.batch_seq \
 FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS k(chain_id, signer, n) \
 JOIN lane ON lane.chain_id = k.chain_id AND lane.signer = k.signer \
 JOIN signer_lease AS l ON l.lane_id = lane.lane_id \
@@ -478,6 +517,7 @@ pub(super) async fn lanes(pool: &Pool, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             key: lane_key(row, 0)?,
             lease: lease_of(row, 2)?,
             next_nonce: Nonce(number(row, 6, "nonce")?),
+            batch_seq: number(row, 12, "number of batches")?,
             paused: row.try_get(7)?,
             halted: row.try_get(10)?,
             wait: lane_wait(row, 11)?,

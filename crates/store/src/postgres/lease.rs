@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::lease::{Lease, LeaseRequest};
-use domain::{GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Token};
-use engine::ports::{AcquireOutcome, RenewOutcome};
+use domain::{GrantId, History, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Token};
+use engine::ports::{ACCEPTED_LOSS_GAP, AcquireOutcome, RenewOutcome};
 use futures::StreamExt as _;
 use postgres_client::QueryError;
 use tokio_postgres::Row;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::fault::{Fault, Result};
 use super::pool::{Db, Param};
-use super::rows::{lane_key, number, time};
+use super::rows::{history, lane_key, number, time};
 use crate::encoding::{bits, bound, stored};
 
 /// Takes the lanes that may be taken; locked rows are skipped. Parameters: chains, signers, grants,
@@ -44,13 +44,14 @@ WITH want AS MATERIALIZED ( \
   SET token = l.token + CASE WHEN p.mine THEN 0 ELSE 1 END, renew_seq = l.renew_seq + 1, \
       owner = $4, incarnation = $5, expires_at = lanekeeper_now() + $6, updated_at = lanekeeper_now() \
   FROM cursor AS p WHERE l.lane_id = p.lane_id \
-  RETURNING l.lane_id, l.token, l.timeline, p.chain_id, p.signer, p.grant_id, p.held_by \
+  RETURNING l.lane_id, l.token, l.history, l.accepted, p.chain_id, p.signer, p.grant_id, p.held_by \
 ) \
 UPDATE signer_nonce_cursor AS c \
 SET fencing_token = t.token, grant_id = t.grant_id, updated_at = lanekeeper_now() \
 FROM taken AS t WHERE c.lane_id = t.lane_id \
 RETURNING t.chain_id, t.signer, c.lane_id, t.token, t.grant_id, \
-  t.held_by, t.timeline = lanekeeper_timeline()";
+  t.held_by, (SELECT lanekeeper_history()), t.history = (SELECT lanekeeper_history()), \
+  (t.accepted = (SELECT lanekeeper_history())) IS TRUE";
 
 /// The holders of lanes that were not granted, and whether the requester must respect them.
 pub(super) const HOLDERS: &str = "\
@@ -156,7 +157,9 @@ fn granted(row: &Row) -> Result<(LaneKey, AcquireOutcome)> {
     let answer = AcquireOutcome::Granted {
         lease_grant,
         previous_keeper: row.try_get::<_, Option<String>>(5)?.map(NodeName),
-        is_reconciled: row.try_get(6)?,
+        history: history(row, 6)?,
+        is_reconciled: row.try_get(7)?,
+        is_loss_accepted: row.try_get(8)?,
     };
     Ok((lane_key(row, 0)?, answer))
 }
@@ -295,6 +298,9 @@ async fn release_with(
 
 macro_rules! update_lease_as_keeper {
     ($set:literal) => {
+        update_lease_as_keeper!($set, "")
+    };
+    ($set:literal, $condition:literal) => {
         concat!(
             "WITH lease AS MATERIALIZED ( \
                SELECT l.lane_id FROM signer_lease AS l \
@@ -305,22 +311,32 @@ macro_rules! update_lease_as_keeper {
              ) \
              UPDATE signer_lease AS l SET updated_at = lanekeeper_now(), ",
             $set,
-            " FROM ours WHERE l.lane_id = ours.lane_id RETURNING l.lane_id"
+            " FROM ours WHERE l.lane_id = ours.lane_id",
+            $condition,
+            " RETURNING l.lane_id"
         )
     };
 }
 
-/// Records that a lane agrees with the chain on the present timeline. Parameters: lane, token, grant.
-/// Both rows are locked, so that no new grant comes in between.
-pub const MARK_RECONCILED: &str = update_lease_as_keeper!("timeline = lanekeeper_timeline()");
+/// Records that a lane agreed with the chain under a history. Parameters: lane, token, grant, history. Both rows are
+/// locked, so that no new grant comes in between. A restore that is declared meanwhile changes nothing: what is written
+/// is the history that was compared, and that is another one then.
+pub const MARK_RECONCILED: &str = update_lease_as_keeper!(
+    "history = $4, accepted = NULL",
+    " AND (SELECT lanekeeper_history()) = $4"
+);
 
-pub(super) async fn mark_reconciled(db: &Db, lease_grant: LeaseGrant) -> Result<()> {
+pub(super) async fn mark_reconciled(
+    db: &Db,
+    lease_grant: LeaseGrant,
+    history: History,
+) -> Result<bool> {
     let token = stored(lease_grant.token.0)?;
-    // Without a row the grant is over, and the present keeper reconciles the lane anew.
-    db.writes
-        .query(MARK_RECONCILED, &keeper_params(&lease_grant, &token))
-        .await?;
-    Ok(())
+    let history = history.to_string();
+    let mut params = keeper_params(&lease_grant, &token).to_vec();
+    params.push((&history, Type::TEXT));
+    // Without a row the grant is over, or the history: the present keeper reconciles the lane anew.
+    Ok(!db.writes.query(MARK_RECONCILED, &params).await?.is_empty())
 }
 
 /// As [`MARK_RECONCILED`], for a lane that has lost commits: it is released, and no node gets it. The last
@@ -343,16 +359,63 @@ fn keeper_params<'a>(lease_grant: &'a LeaseGrant, token: &'a i64) -> [Param<'a>;
     ]
 }
 
-/// An operator accepts the loss, and the lane continues. Parameters: chain, signer.
-pub(super) const ACCEPT_LOSS: &str = "\
-UPDATE signer_lease AS l SET halted = NULL, timeline = lanekeeper_timeline(), updated_at = lanekeeper_now() \
-FROM lane WHERE lane.chain_id = $1 AND lane.signer = $2 AND l.lane_id = lane.lane_id \
-  AND l.halted IS NOT NULL RETURNING l.lane_id";
+/// Halts a lane that has fewer commits than a node has seen, whichever node keeps it. Parameters: chain, signer, commits,
+/// a new grant, the reason. Both rows are locked as by a takeover; the new grant fences the present keeper.
+const HALT_LOST_LANE: &str = "\
+WITH lease AS MATERIALIZED ( \
+  SELECT l.lane_id FROM signer_lease AS l JOIN lane ON lane.lane_id = l.lane_id \
+  WHERE lane.chain_id = $1 AND lane.signer = $2 AND l.halted IS NULL FOR NO KEY UPDATE OF l \
+), behind AS MATERIALIZED ( \
+  SELECT c.lane_id FROM signer_nonce_cursor AS c JOIN lease ON lease.lane_id = c.lane_id \
+  WHERE c.batch_seq < $3 FOR NO KEY UPDATE OF c \
+), fenced AS ( \
+  UPDATE signer_nonce_cursor AS c SET grant_id = $4, updated_at = lanekeeper_now() \
+  FROM behind WHERE c.lane_id = behind.lane_id RETURNING c.lane_id \
+) \
+UPDATE signer_lease AS l SET halted = $5, expires_at = 0, updated_at = lanekeeper_now() \
+FROM fenced WHERE l.lane_id = fenced.lane_id RETURNING l.lane_id";
+
+pub(super) async fn halt_lost_lane(
+    db: &Db,
+    lane: LaneKey,
+    batch_seq: u64,
+    grant: GrantId,
+    reason: &str,
+) -> Result<bool> {
+    let keys = LaneColumns::of(std::iter::once(lane));
+    db.writes.query(CREATE_LANES, &keys.params()).await?;
+    let (chain, signer) = (bits(lane.chain_id.0), lane.signer.to_vec());
+    let params = [
+        (&chain as _, Type::INT8),
+        (&signer as _, Type::BYTEA),
+        (&bound(batch_seq) as _, Type::INT8),
+        (&grant.0 as _, Type::UUID),
+        (&reason as _, Type::TEXT),
+    ];
+    Ok(!db.writes.query(HALT_LOST_LANE, &params).await?.is_empty())
+}
+
+/// An operator accepts the loss: the lane may be granted again, and is reconciled under no history. Parameters: chain,
+/// signer, the gap in the count of commits. The lease is locked before the lane row, which no keeper writes while the lane
+/// is halted.
+const ACCEPT_LOSS: &str = "\
+WITH accepted AS ( \
+  UPDATE signer_lease AS l \
+  SET halted = NULL, history = '', accepted = (SELECT lanekeeper_history()), updated_at = lanekeeper_now() \
+  FROM lane WHERE lane.chain_id = $1 AND lane.signer = $2 AND l.lane_id = lane.lane_id \
+    AND l.halted IS NOT NULL RETURNING l.lane_id \
+) \
+UPDATE signer_nonce_cursor AS c SET batch_seq = c.batch_seq + $3, updated_at = lanekeeper_now() \
+FROM accepted WHERE c.lane_id = accepted.lane_id RETURNING c.lane_id";
 
 /// Whether the lane was halted.
 pub(super) async fn accept_loss(db: &Db, lane: LaneKey) -> Result<bool> {
     let (chain, signer) = (bits(lane.chain_id.0), lane.signer.to_vec());
-    let params = [(&chain as _, Type::INT8), (&signer as _, Type::BYTEA)];
+    let params = [
+        (&chain as _, Type::INT8),
+        (&signer as _, Type::BYTEA),
+        (&bound(ACCEPTED_LOSS_GAP) as _, Type::INT8),
+    ];
     Ok(!db.writes.query(ACCEPT_LOSS, &params).await?.is_empty())
 }
 

@@ -39,10 +39,11 @@ use postgres_client::{
 };
 use thiserror::Error;
 use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 
 pub use migrations::{SCHEMA_VERSION, SchemaState};
 
-use crate::cursor::StoreTag;
+use crate::cursor::{CursorTag, StoreTag};
 use pool::{Db, Reader};
 
 /// How long opening or reading the schema version may take. Migrations may take as long as they need.
@@ -130,7 +131,7 @@ impl fmt::Debug for PostgresConfig {
 /// The cluster's store.
 pub struct PostgresStore {
     db: Arc<Db>,
-    tag: StoreTag,
+    tag: Arc<CursorTag>,
     /// Whose reads these are.
     reader: Reader,
 }
@@ -152,7 +153,7 @@ impl PostgresStore {
             .await?;
             Ok(Self {
                 db: Arc::new(Db::new(&connector, &timeouts, config.pool_size)),
-                tag,
+                tag: Arc::new(CursorTag::new(tag)),
                 reader: Reader::Engine,
             })
         }
@@ -182,6 +183,32 @@ pub fn migrate<'a>(
             MigrateError::Newer { found } => OpenError::Newer { database, found },
             MigrateError::Refused(error) => refused(&database, &error),
         })
+    }
+    .boxed()
+}
+
+/// Declares that a backup was restored, and returns the new history. Safe while nodes are running, and when it is repeated:
+/// every lane is compared with its chain once more.
+pub fn declare_restore<'a>(
+    url: &'a str,
+    reason: &'a str,
+    lease: Duration,
+) -> BoxFuture<'a, Result<String, OpenError>> {
+    const DECLARE: &str = "SELECT lanekeeper_declare_restore($1)";
+    async move {
+        let connector = Connector::parse(url, &Timeouts::from_lease(lease))?;
+        let database = connector.database_name();
+        let connection = within(&database, async { Ok(connector.connect().await?) }).await?;
+        let client = connection.client();
+        expect_current(&database, schema_state(&database, client).await?)?;
+        let declare = async {
+            // It waits for every lane, and writes all of them.
+            let unlimited = "SET statement_timeout = 0; SET lock_timeout = 0";
+            client.batch_execute(unlimited).await?;
+            let reason = (&reason as _, Type::TEXT);
+            client.query_typed_one(DECLARE, &[reason]).await?.try_get(0)
+        };
+        declare.await.map_err(|error| refused(&database, &error))
     }
     .boxed()
 }
@@ -217,7 +244,7 @@ fn expect_current(database: &str, state: SchemaState) -> Result<(), OpenError> {
 
 async fn store_tag(database: &str, client: &Client) -> Result<StoreTag, OpenError> {
     let row = client
-        .query_typed_one("SELECT id FROM store_identity", &[])
+        .query_typed_one("SELECT cursor_tag FROM store_identity", &[])
         .await
         .map_err(|error| refused(database, &error))?;
     let id: &[u8] = row.try_get(0).map_err(|error| refused(database, &error))?;

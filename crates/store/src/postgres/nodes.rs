@@ -7,8 +7,9 @@ use tokio_postgres::types::Type;
 
 use super::fault::Result;
 use super::pool::{Db, Pool};
-use super::rows::{number, time};
-use crate::encoding::stored;
+use super::rows::{history, number, time};
+use crate::cursor::{CursorTag, StoreTag};
+use crate::encoding::{Malformed, stored};
 
 /// How many replaced incarnations of a node are kept, so that each learns that it was replaced.
 const REPLACED_KEPT: i64 = 64;
@@ -61,12 +62,16 @@ pub(super) const HEARTBEAT: &str = concat!(
        (SELECT DISTINCT ON (name) ",
     member_columns!(),
     " FROM node WHERE name <> $2 AND NOT replaced ORDER BY name, row_id DESC) \
-     ) AS member, (SELECT lanekeeper_timeline() AS timeline FROM beat) AS store \
+     ) AS member, (SELECT lanekeeper_history() AS history, identity.cursor_tag FROM beat, store_identity AS identity) AS store \
      ORDER BY name LIMIT $9"
 );
 
 /// Records a heartbeat, and returns the other nodes.
-pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome> {
+pub(super) async fn heartbeat(
+    db: &Db,
+    cursor_tag: &CursorTag,
+    node: &Member,
+) -> Result<HeartbeatOutcome> {
     let rows = db
         .leases
         .query(
@@ -88,8 +93,10 @@ pub(super) async fn heartbeat(db: &Db, node: &Member) -> Result<HeartbeatOutcome
     let Some(first) = rows.first() else {
         return Ok(HeartbeatOutcome::Replaced);
     };
+    let tag = StoreTag::try_from(first.try_get::<_, &[u8]>(8)?);
+    cursor_tag.set(tag.map_err(|_wrong_length| Malformed("cursor tag"))?);
     Ok(HeartbeatOutcome::Recorded {
-        timeline: number(first, 7, "timeline")?,
+        history: history(first, 7)?,
         members: rows.iter().map(member).collect::<Result<_, _>>()?,
     })
 }

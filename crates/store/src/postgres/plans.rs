@@ -7,8 +7,8 @@ use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
     Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, Header,
-    Incarnation, LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState,
-    Timestamp, Token, Tx, TxId, TxState, U256, Writes,
+    History, Incarnation, LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId,
+    SubState, Timestamp, Token, Tx, TxId, TxState, U256, Writes,
 };
 use engine::ports::{
     AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, LanePlace, Member, QueuedRequest, Store,
@@ -119,8 +119,8 @@ fn fill() -> String {
     format!(
         "INSERT INTO lane (chain_id, signer)
          SELECT 1 + n % 3, decode(lpad(to_hex(n), 40, '0'), 'hex') FROM generate_series(1, {LANES}) n;
-         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, timeline)
-         SELECT lane_id, 0, 0, 0, 0, 1 FROM lane;
+         INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
+         SELECT lane_id, 0, 0, 0, 0, lanekeeper_history() FROM lane;
          INSERT INTO signer_nonce_cursor
            (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token, updated_at,
             grant_id, paused, busy, has_finals, newest_final)
@@ -180,31 +180,40 @@ fn lease_request() -> LeaseRequest {
     }
 }
 
-async fn run_every_verb(store: &PostgresStore) {
-    let lease_request = lease_request();
+/// Acquires lanes, one of them new, each with the history of its grant.
+async fn acquire_lanes(
+    store: &PostgresStore,
+    lease_request: &LeaseRequest,
+) -> (Vec<LeaseGrant>, Vec<History>) {
     let lanes: Vec<_> = (1..=100)
         .chain([LANES + 1]) // a new lane
         .map(|n| (lane(n), GrantId(Uuid::from_u128(n.into()))))
         .collect();
-    let answers = store
-        .acquire(&lease_request, &lanes)
-        .await
-        .expect("acquire");
-    let lease_grants: Vec<LeaseGrant> = answers
+    let answers = store.acquire(lease_request, &lanes).await.expect("acquire");
+    answers
         .into_iter()
         .map(|answer| match answer {
-            AcquireOutcome::Granted { lease_grant, .. } => lease_grant,
+            AcquireOutcome::Granted {
+                lease_grant,
+                history,
+                ..
+            } => (lease_grant, history),
             AcquireOutcome::NotKeeper { .. } | AcquireOutcome::Halted(_) | AcquireOutcome::Busy => {
                 panic!("no other node exists")
             }
         })
-        .collect();
+        .unzip()
+}
+
+async fn run_every_verb(store: &PostgresStore) {
+    let lease_request = lease_request();
+    let (lease_grants, histories) = acquire_lanes(store, &lease_request).await;
     store
         .renew(&lease_request, &lease_grants)
         .await
         .expect("renew");
     store
-        .mark_reconciled(lease_grants[1])
+        .mark_reconciled(lease_grants[1], histories[1])
         .await
         .expect("settle");
     let image = store
@@ -213,7 +222,7 @@ async fn run_every_verb(store: &PostgresStore) {
         .expect("load");
     let image = image.expect("it is ours");
     assert_eq!(image.in_flight.len() as u64, OPEN);
-    assert_eq!(image.finals.len(), 65, "a block each");
+    assert_eq!(image.mined.finals.len(), 65, "a block each");
     let (backlog, queued) = (image.lease_grant.lane, lease_grants[5].lane);
     store
         .load_backlog(backlog, Nonce(FINISHED), 10)
@@ -229,7 +238,7 @@ async fn run_every_verb(store: &PostgresStore) {
     store.extend_feed(&lane_ids).await.expect("extend_feed");
     store.extend_feed(&[]).await.expect("extend_feed");
     find_lanes(store, &lease_request).await;
-    let keys: Vec<LaneKey> = lanes.iter().map(|(key, _)| *key).collect();
+    let keys: Vec<LaneKey> = (1..=100).chain([LANES + 1]).map(lane).collect();
     store.lanes(&keys).await.expect("lanes");
     heartbeat(store, &lease_request).await;
     read_txs(store, &image).await;
@@ -243,6 +252,9 @@ async fn run_every_verb(store: &PostgresStore) {
         .release(&lease_request, &lease_grants)
         .await
         .expect("release");
+    let halted = store.halt_lost_lane(lane(2), u64::MAX / 4, grant, "behind");
+    assert_eq!(halted.await, Ok(true));
+    assert_eq!(store.accept_loss(lane(2)).await, Ok(true));
 }
 
 async fn find_lanes(store: &PostgresStore, lease_request: &LeaseRequest) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -21,7 +21,7 @@ impl Store for PostgresStore {
     fn for_customers(self: Arc<Self>) -> Arc<dyn Store> {
         Arc::new(Self {
             db: Arc::clone(&self.db),
-            tag: self.tag,
+            tag: Arc::clone(&self.tag),
             reader: Reader::Customer,
         })
     }
@@ -116,15 +116,29 @@ impl Store for PostgresStore {
     }
 
     async fn heartbeat(&self, member: &Member) -> Result<HeartbeatOutcome, StoreError> {
-        Ok(nodes::heartbeat(&self.db, member).await?)
+        Ok(nodes::heartbeat(&self.db, &self.tag, member).await?)
     }
 
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        Ok(lease::mark_reconciled(&self.db, lease_grant).await?)
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        Ok(lease::mark_reconciled(&self.db, lease_grant, history).await?)
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         Ok(lease::halt(&self.db, lease_grant, reason).await?)
+    }
+
+    async fn halt_lost_lane(
+        &self,
+        lane: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        Ok(lease::halt_lost_lane(&self.db, lane, batch_seq, grant, reason).await?)
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {
@@ -160,15 +174,15 @@ impl Store for PostgresStore {
     }
 
     async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
-        Ok(events::tx_events(self.reads(), self.tag, id).await?)
+        Ok(events::tx_events(self.reads(), self.tag.get(), id).await?)
     }
 
     async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
-        Ok(events::events(self.reads(), self.tag, filter).await?)
+        Ok(events::events(self.reads(), self.tag.get(), filter).await?)
     }
 
     async fn changed_txs(&self, after: Option<&str>) -> Result<ChangedTxs, StoreError> {
-        Ok(events::changed_txs(self.reads(), self.tag, after).await?)
+        Ok(events::changed_txs(self.reads(), self.tag.get(), after).await?)
     }
 
     async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {

@@ -5,8 +5,8 @@
 
 use domain::lane::{HeadWait, LaneWait};
 use domain::{
-    Attempt, Bytes, ChainId, Fingerprint, LaneKey, LastWrite, Nonce, Payload, RequestId, Timestamp,
-    Token, Tx, TxHistory, TxId, TxRequest, U256,
+    Attempt, Bytes, ChainId, Fingerprint, History, LaneKey, LastWrite, Nonce, Payload, RequestId,
+    Timestamp, Token, Tx, TxHistory, TxId, TxRequest, U256,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
@@ -165,6 +165,11 @@ pub(super) fn optional<'row, T: FromSql<'row>, Out>(
 /// A number whose order matters.
 pub(super) fn number(row: &Row, column: usize, what: &'static str) -> Result<u64> {
     Ok(from_stored(row.try_get(column)?, what)?)
+}
+
+pub(super) fn history(row: &Row, column: usize) -> Result<History> {
+    let text: &str = row.try_get(column)?;
+    Ok(text.parse().map_err(|_bad| Malformed("history"))?)
 }
 
 pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp> {

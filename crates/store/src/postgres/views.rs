@@ -21,8 +21,8 @@ async fn database() -> Database {
          INSERT INTO lane (chain_id, signer)
          VALUES (31337, '\\x00000000000000000000000000000000000000aa');
          INSERT INTO signer_lease
-           (lane_id, owner, incarnation, token, renew_seq, expires_at, updated_at, timeline)
-         VALUES (1, 'a', gen_random_uuid(), 7, 3, 1800000010000, 1800000000000, 1);
+           (lane_id, owner, incarnation, token, renew_seq, expires_at, updated_at, history)
+         VALUES (1, 'a', gen_random_uuid(), 7, 3, 1800000010000, 1800000000000, lanekeeper_history());
          INSERT INTO signer_nonce_cursor
            (lane_id, next_nonce, floor_nonce, event_seq, batch_seq, fencing_token, updated_at,
             grant_id, paused, busy)

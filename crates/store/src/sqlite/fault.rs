@@ -20,6 +20,9 @@ pub(super) enum Fault {
     /// The lane accepts no requests until an operator decides.
     #[error("{0}")]
     Halted(String),
+    /// The lane accepts no requests until it is compared with its chain.
+    #[error("{0}")]
+    Unreconciled(String),
 }
 
 impl Fault {
@@ -43,6 +46,7 @@ impl From<Fault> for StoreError {
             Fault::Malformed(error) => Self::Corrupt(error.to_string()),
             Fault::Invalid(text) => Self::Invalid(text),
             Fault::Halted(reason) => Self::Halted(reason),
+            Fault::Unreconciled(reason) => Self::Unreconciled(reason),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use domain::lane::{HeadWait, LaneWait, OpenCost, OpenSummary};
+use domain::lane::{HeadWait, LaneWait, MinedRows, OpenCost, OpenSummary, UNRECORDED_MAX};
 use domain::lease::Lease;
 use domain::{
     Attempt, FinalTx, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, Timestamp,
@@ -77,8 +77,24 @@ pub(super) fn load(
         backlog_from,
         consumed_below,
         held,
-        finals: finals(conn, lane, consumed_below, watch_depth)?,
+        mined: MinedRows {
+            finals: finals(conn, lane, consumed_below, watch_depth)?,
+            unrecorded: unrecorded(conn, lane)?,
+        },
     }))
+}
+
+/// The rows of transactions that no tx recorded. Parameters: lane, how many.
+pub(super) const UNRECORDED: &str = concat!(
+    "SELECT ",
+    tx_columns!(),
+    " FROM managed_tx AS tx WHERE tx.lane_id = ?1 AND tx.request_id > 'lanekeeper-unrecorded-' \
+       AND tx.request_id < 'lanekeeper-unrecorded.' ORDER BY tx.request_id LIMIT ?2"
+);
+
+fn unrecorded(conn: &Connection, lane: LaneId) -> Result<Vec<Tx>> {
+    let most = bound(UNRECORDED_MAX.saturating_add(1) as u64);
+    select(conn, UNRECORDED, params![lane.0, most], tx)
 }
 
 pub(super) const IN_FLIGHT: &str = concat!(
@@ -324,6 +340,7 @@ pub(super) fn lanes(conn: &Connection, keys: &[LaneKey]) -> Result<Vec<LaneRecor
             key: *key,
             lease: lease(conn, lane)?,
             next_nonce: cursor.as_ref().map_or(Nonce(0), |cursor| cursor.next_nonce),
+            batch_seq: cursor.as_ref().map_or(0, |cursor| cursor.batch_seq),
             paused: cursor.is_some_and(|cursor| cursor.paused),
             halted: halted(conn, lane)?,
             wait: lane_wait(conn, lane)?,

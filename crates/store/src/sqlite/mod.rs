@@ -9,6 +9,7 @@ mod fault;
 mod folder;
 mod gate;
 mod headers;
+mod history;
 mod lane_lists;
 mod lanes;
 mod lease;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use domain::Timestamp;
+use domain::{History, Timestamp};
 use thiserror::Error;
 
 pub use migrations::{SCHEMA_VERSION, SchemaState};
@@ -112,19 +113,23 @@ impl SqliteStore {
         folder: &Path,
         now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     ) -> Result<Self, OpenError> {
-        if !folder.exists() {
-            return Err(OpenError::NotMigrated {
-                folder: folder.into(),
-                found: 0,
-            });
-        }
-        Self::start(Folder::lock(folder)?, now)
+        Self::start(lock_existing(folder)?, now)
     }
 
     /// Creates the folder and the database where they are missing, and migrates the schema. Returns the
     /// applied versions.
     pub fn migrate(folder: &Path) -> Result<Vec<i64>, OpenError> {
         migrate(&Folder::create(folder)?)
+    }
+
+    /// Declares that a backup of this folder was restored, and returns the new history. No process may have it open. When
+    /// it is repeated, every lane is compared with its chain once more.
+    pub fn declare_restore(folder: &Path, reason: &str) -> Result<History, OpenError> {
+        let locked = lock_existing(folder)?;
+        expect_current(folder)?;
+        let mut conn = folder::writer(locked.path())?;
+        history::declare_restore(&mut conn, system_time(), reason)
+            .map_err(|e| database_error(folder, e))
     }
 
     /// Compares the schema of a folder with this program's, without changing anything. Works beside a
@@ -152,21 +157,16 @@ impl SqliteStore {
 
     fn start(folder: Folder, now: Now) -> Result<Self, OpenError> {
         let path = folder.path();
-        match Self::check(path)? {
-            SchemaState::Current => {}
-            SchemaState::Behind { found } => {
-                let folder = path.into();
-                return Err(OpenError::NotMigrated { folder, found });
-            }
-            SchemaState::Newer { found } => return Err(newer(path, found)),
-        }
+        expect_current(path)?;
         let io = |source| OpenError::Folder {
             folder: path.into(),
             source,
         };
         let conn = folder::writer(path)?;
         let tag = conn
-            .query_row("SELECT id FROM store_identity", [], |row| row.get(0))
+            .query_row("SELECT cursor_tag FROM store_identity", [], |row| {
+                row.get(0)
+            })
             .map_err(|e| database_error(path, e))?;
         let writer = Writer::spawn(conn, Arc::clone(&now)).map_err(io)?;
         let spawn = |reader: Reader| {
@@ -202,6 +202,28 @@ impl SqliteStore {
             Reader::Engine => &self.threads.engine_readers,
             Reader::Customer => &self.threads.customer_readers,
         }
+    }
+}
+
+/// Locks a folder; one that does not exist is not created.
+fn lock_existing(folder: &Path) -> Result<Folder, OpenError> {
+    if folder.exists() {
+        return Folder::lock(folder);
+    }
+    Err(OpenError::NotMigrated {
+        folder: folder.into(),
+        found: 0,
+    })
+}
+
+fn expect_current(folder: &Path) -> Result<(), OpenError> {
+    match SqliteStore::check(folder)? {
+        SchemaState::Current => Ok(()),
+        SchemaState::Behind { found } => Err(OpenError::NotMigrated {
+            folder: folder.into(),
+            found,
+        }),
+        SchemaState::Newer { found } => Err(newer(folder, found)),
     }
 }
 

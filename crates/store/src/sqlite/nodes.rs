@@ -5,14 +5,12 @@ use engine::ports::{HeartbeatOutcome, Member};
 use rusqlite::{Connection, params};
 
 use super::fault::Result;
+use super::history;
 use super::rows::{number, select, time, uuid};
 use crate::encoding::stored;
 
 /// How many replaced incarnations of a node are kept, so that each learns that it was replaced.
 const REPLACED_KEPT: i64 = 64;
-
-/// An embedded store has one timeline: no other copy of it can be promoted.
-const TIMELINE: u64 = 1;
 
 /// Records a heartbeat, unless a later incarnation of the node exists.
 ///
@@ -59,7 +57,7 @@ pub(super) fn heartbeat(conn: &Connection, member: &Member) -> Result<HeartbeatO
 fn heartbeat_outcome(conn: &Connection) -> Result<HeartbeatOutcome> {
     Ok(HeartbeatOutcome::Recorded {
         members: members(conn)?,
-        timeline: TIMELINE,
+        history: history::current(conn)?,
     })
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -178,14 +178,37 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn mark_reconciled(&self, _lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        Ok(()) // one timeline: every lane is reconciled
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        self.writer()
+            .write(0, move |conn, _now| {
+                lease::mark_reconciled(conn, lease_grant, history)
+            })
+            .await
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
         self.writer()
             .write(0, move |conn, _now| lease::halt(conn, lease_grant, &reason))
+            .await
+    }
+
+    async fn halt_lost_lane(
+        &self,
+        lane: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let reason = reason.to_owned();
+        self.writer()
+            .write(0, move |conn, _now| {
+                lease::halt_lost_lane(conn, lane, batch_seq, grant, &reason)
+            })
             .await
     }
 

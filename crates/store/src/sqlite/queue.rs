@@ -5,6 +5,7 @@ use engine::ports::QueuedRequest;
 use rusqlite::{Connection, params};
 
 use super::fault::{Fault, Result};
+use super::history;
 use super::lease::halted;
 use super::rows::{INSERT_TX, create_lane, find_lane, find_row, insert_tx, tx};
 use super::txs;
@@ -14,6 +15,7 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
     const QUEUED: &str = "INSERT INTO queued_tx (lane_id, tx_id) VALUES (?1, ?2)";
     let mut insert = conn.prepare_cached(INSERT_TX)?;
     let mut queued_row = conn.prepare_cached(QUEUED)?;
+    let history = history::current(conn)?;
     let mut txs = Vec::with_capacity(requests.len());
     for queued in requests {
         let lane = create_lane(conn, queued.lane)?;
@@ -24,6 +26,11 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
         }
         if let Some(reason) = halted(conn, lane)? {
             return Err(Fault::Halted(reason));
+        }
+        if !history::is_reconciled(conn, lane, history)? {
+            let why =
+                "the store's history changed, and the lane is not reconciled with its chain yet";
+            return Err(Fault::Unreconciled(why.into()));
         }
         let tx = queued.clone().into_tx();
         insert_tx(&mut insert, lane, &tx).map_err(|fault| match fault.is_duplicate() {

@@ -8,6 +8,7 @@ use rusqlite::{CachedStatement, Connection, Params, Row, Statement, params};
 use uuid::Uuid;
 
 use super::fault::Result;
+use super::history;
 use crate::encoding::{
     Malformed, address, attempt_kind, attempt_kind_number, bits, fees_from_bytes, fees_to_bytes,
     from_bits, from_stored, gas, hash, inclusion_from_bytes, inclusion_to_bytes, seqs_from_bytes,
@@ -252,6 +253,10 @@ pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId> {
     let mut statement =
         conn.prepare_cached("INSERT INTO lane (chain_id, signer) VALUES (?1, ?2)")?;
     let id = statement.insert(params![bits(key.chain_id.0), key.signer.as_slice()])?;
+    const LEASE: &str = "INSERT INTO signer_lease \
+         (lane_id, token, renew_seq, expires_at, updated_at, history) VALUES (?1, 0, 0, 0, 0, ?2)";
+    let history = history::current(conn)?.to_string();
+    conn.prepare_cached(LEASE)?.execute(params![id, history])?;
     Ok(LaneId(id))
 }
 

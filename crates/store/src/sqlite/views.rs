@@ -13,7 +13,7 @@ fn database() -> Connection {
     migrate(&mut conn, Timestamp(0)).unwrap();
     conn.execute_batch(
         "INSERT INTO lane VALUES (1, 31337, x'00000000000000000000000000000000000000AA');
-         INSERT INTO signer_lease VALUES (1, 'a', x'00', 7, 3, 1800000010000, 1800000000000, NULL);
+         INSERT INTO signer_lease VALUES (1, 'a', x'00', 7, 3, 1800000010000, 1800000000000, '0000000000000001.0.0', NULL, NULL);
          INSERT INTO signer_nonce_cursor
            (lane_id, next_nonce, event_seq, fencing_token, grant_id, paused, updated_at)
            VALUES (1, 5, 9, 7, x'00', 0, 1800000000500);",

@@ -58,9 +58,7 @@ pub(crate) async fn run(
     players: &mut [Player],
     is_recorded: bool,
 ) -> Result<Tally, Box<Difference>> {
-    // One timeline only: skipped where another one begins.
-    let takes_part = |player: &&mut Player| !sequence.has_promotions || player.has_timelines;
-    let players: Vec<&mut Player> = players.iter_mut().filter(takes_part).collect();
+    let players: Vec<&mut Player> = players.iter_mut().collect();
     let mut run = Run {
         sequence,
         players,

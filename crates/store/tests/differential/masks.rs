@@ -6,7 +6,7 @@
 //!   the store's present; the universe keeps all decisions half a beat away.
 //! - **cursors**: opaque texts of their store. Their meaning is compared by reading on from them.
 //! - **texts of refusals**, and which rows a [`Conflict::Rows`] means: for people.
-//! - **the number of a timeline**: opaque. Whether a lane is reconciled in it is compared.
+//! - **a history**: opaque. Whether a lane is reconciled under it is compared.
 //! - **NUL in a tx's reason**: PostgreSQL has no such text, and stores U+FFFD in its place.
 //! - **`next` of filtered pages of txs**: may be there although nothing follows. The pages are followed to
 //!   their end, and what they hold together is compared.
@@ -29,7 +29,7 @@
 use std::time::Duration;
 
 use domain::lease::Lease;
-use domain::{LaneId, LaneImage, LeaseGrant, Timestamp, Tx};
+use domain::{History, LaneId, LaneImage, LeaseGrant, Timestamp, Tx};
 use engine::ports::{
     AcquireOutcome, CommitOutcome, Conflict, EventRecord, HeartbeatOutcome, LaneRecord,
     RegrantOutcome, StoreError, TxRecord,
@@ -39,6 +39,13 @@ use crate::universe::BEAT;
 
 /// Heartbeats before and after a store's present, shifted so that none is negative. (0 is released.)
 const PRESENT: u64 = 1_000;
+
+/// In place of every history.
+pub(crate) const HISTORY: History = History {
+    store: 0,
+    timeline: 0,
+    restores: 0,
+};
 
 /// The values that a store's masks depend on.
 pub(crate) struct Mask {
@@ -50,7 +57,14 @@ pub(crate) struct Mask {
 impl Mask {
     pub(crate) fn acquired(&self, mut acquired: AcquireOutcome) -> AcquireOutcome {
         match &mut acquired {
-            AcquireOutcome::Granted { lease_grant, .. } => self.lease_grant(lease_grant),
+            AcquireOutcome::Granted {
+                lease_grant,
+                history,
+                ..
+            } => {
+                self.lease_grant(lease_grant);
+                *history = HISTORY;
+            }
             AcquireOutcome::NotKeeper { lease, left } => {
                 self.lease(lease);
                 *left = BEAT * u32::try_from(heartbeats(*left)).expect("few beats");
@@ -149,7 +163,7 @@ pub(crate) fn beat(beat: HeartbeatOutcome) -> HeartbeatOutcome {
     match beat {
         HeartbeatOutcome::Recorded { members, .. } => HeartbeatOutcome::Recorded {
             members,
-            timeline: 0,
+            history: HISTORY,
         },
         HeartbeatOutcome::Replaced => HeartbeatOutcome::Replaced,
     }

@@ -8,7 +8,8 @@ use domain::{
     Tx, TxId,
 };
 use engine::ports::{
-    AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, QueuedRequest, RegrantOutcome,
+    ACCEPTED_LOSS_GAP, AcquireOutcome, CommitOutcome, EventFilter, LaneBatch, QueuedRequest,
+    RegrantOutcome,
 };
 use sim::rng::Rng;
 use uuid::Uuid;
@@ -151,7 +152,7 @@ impl Model {
                 let lane = &mut self.lanes[place(*lease_grant)];
                 lane.past.extend(lane.lease_grant.replace(*new));
             }
-            (LeaseCall::MarkReconciled(lease_grant), Answer::Done) => {
+            (LeaseCall::MarkReconciled(lease_grant), Answer::Whether(true)) => {
                 if let Some(lane) = self.lanes.get_mut(place(*lease_grant))
                     && lane.lease_grant == Some(*lease_grant)
                 {
@@ -163,7 +164,8 @@ impl Model {
             }
             (LeaseCall::AcceptLoss(key), Answer::Whether(true)) => {
                 let lane = &mut self.lanes[universe::place_of(*key)];
-                (lane.is_halted, lane.is_reconciled) = (false, true);
+                (lane.is_halted, lane.is_reconciled) = (false, false);
+                lane.batch_seq += ACCEPTED_LOSS_GAP;
             }
             // Refused, or a question that changes nothing here.
             (_, _) => {}

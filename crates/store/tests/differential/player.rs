@@ -14,7 +14,6 @@ use crate::subjects::Subject;
 pub(crate) struct Player {
     pub(crate) name: &'static str,
     pub(crate) feeds_in_gate: bool,
-    pub(crate) has_timelines: bool,
     place: Place,
 }
 
@@ -40,7 +39,6 @@ impl Player {
         Self {
             name: subject.name(),
             feeds_in_gate: subject.feeds_in_gate(),
-            has_timelines: subject.has_timelines(),
             place: Place::Here(Box::new(Side::new(subject))),
         }
     }
@@ -50,12 +48,10 @@ impl Player {
         let (commands, inbox) = channel();
         let (outbox, answers) = channel();
         let (name, feeds_in_gate) = (subject.name(), subject.feeds_in_gate());
-        let has_timelines = subject.has_timelines();
         std::thread::spawn(move || run(Side::new(subject), &inbox, &outbox));
         Self {
             name,
             feeds_in_gate,
-            has_timelines,
             place: Place::Apart {
                 commands,
                 answers,

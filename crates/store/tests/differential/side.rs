@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use domain::{LaneId, LeaseGrant};
+use domain::{History, LaneId, LeaseGrant};
 use engine::ports::{
     AcquireOutcome, EventFilter, EventRecord, LaneBatch, Store, StoreError, TxFilter, TxPage,
 };
@@ -23,6 +23,8 @@ pub(crate) struct Side {
     store: Arc<dyn Store>,
     /// By place; learned when a lane is granted.
     lanes: Vec<Option<LaneId>>,
+    /// Its history as of the last grant. A promotion since makes it stale.
+    history: History,
     /// Every cursor that it returned, in order.
     marks: Vec<String>,
     /// How long all its answers took.
@@ -35,6 +37,7 @@ impl Side {
             store: subject.store(),
             subject,
             lanes: vec![None; LANES],
+            history: masks::HISTORY,
             marks: Vec::new(),
             spent: Duration::ZERO,
         }
@@ -71,7 +74,13 @@ impl Side {
             LeaseCall::Acquire(lease_request, lanes) => {
                 let answers = store.acquire(lease_request, lanes).await?;
                 for ((key, _), answer) in lanes.iter().zip(&answers) {
-                    if let AcquireOutcome::Granted { lease_grant, .. } = answer {
+                    if let AcquireOutcome::Granted {
+                        lease_grant,
+                        history,
+                        ..
+                    } = answer
+                    {
+                        self.history = *history;
                         self.lanes[universe::place_of(*key)] = Some(lease_grant.lane);
                     }
                 }
@@ -96,10 +105,8 @@ impl Side {
                 Answer::RegrantOutcome(self.mask().regranted(regranted))
             }
             LeaseCall::MarkReconciled(lease_grant) => {
-                store
-                    .mark_reconciled(self.lease_grant(*lease_grant))
-                    .await?;
-                Answer::Done
+                let lease_grant = self.lease_grant(*lease_grant);
+                Answer::Whether(store.mark_reconciled(lease_grant, self.history).await?)
             }
             LeaseCall::Halt(lease_grant, reason) => {
                 Answer::Whether(store.halt(self.lease_grant(*lease_grant), reason).await?)
@@ -205,10 +212,7 @@ impl Side {
     async fn incident(&mut self, incident: &Incident) -> Result<Answer, StoreError> {
         match incident {
             Incident::Advance(by) => self.subject.advance(*by).await,
-            Incident::Promote => {
-                let is_another = self.subject.change_timeline().await;
-                assert!(is_another, "only stores that have histories are asked");
-            }
+            Incident::Promote => self.subject.change_history().await,
         }
         Ok(Answer::Done)
     }

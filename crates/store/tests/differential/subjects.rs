@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -39,12 +39,10 @@ pub(crate) trait Subject: Backend {
     fn feeds_in_gate(&self) -> bool {
         false
     }
-
-    /// Whether it distinguishes timelines.
-    fn has_timelines(&self) -> bool {
-        true
-    }
 }
+
+/// What a declared restore does to the history of a store.
+const ANOTHER_HISTORY: &str = "UPDATE store_identity SET restores = restores + 1";
 
 /// A clock that is moved by hand.
 struct HandClock(AtomicU64);
@@ -105,9 +103,8 @@ impl Backend for Twin {
         self.clock.advance(by);
     }
 
-    async fn change_timeline(&self) -> bool {
+    async fn change_history(&self) {
         self.store.fail_over();
-        true
     }
 }
 
@@ -154,8 +151,8 @@ impl Backend for Served {
         self.twin.advance(by).await;
     }
 
-    async fn change_timeline(&self) -> bool {
-        self.twin.change_timeline().await
+    async fn change_history(&self) {
+        self.twin.change_history().await;
     }
 }
 
@@ -221,6 +218,13 @@ impl Backend for Embedded {
     async fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
+
+    async fn change_history(&self) {
+        let eraser = self.eraser.lock().unwrap_or_else(PoisonError::into_inner);
+        eraser
+            .execute_batch(ANOTHER_HISTORY)
+            .expect("the store's file");
+    }
 }
 
 #[async_trait]
@@ -246,10 +250,6 @@ impl Subject for Embedded {
 
     fn feeds_in_gate(&self) -> bool {
         true
-    }
-
-    fn has_timelines(&self) -> bool {
-        false
     }
 }
 
@@ -312,10 +312,8 @@ impl Backend for Cluster {
         .await;
     }
 
-    async fn change_timeline(&self) -> bool {
-        self.exec("UPDATE signer_lease SET timeline = timeline - 1")
-            .await;
-        true
+    async fn change_history(&self) {
+        self.exec(ANOTHER_HISTORY).await;
     }
 }
 
@@ -335,11 +333,11 @@ impl Subject for Cluster {
     async fn clear(&mut self) {
         const TRUNCATE: &str = "TRUNCATE lane, signer_lease, signer_nonce_cursor, managed_tx, tx_attempt, \
              queued_tx, lane_event, event_feed, lane_feed, chain_header, node RESTART IDENTITY; \
-             UPDATE feed_head SET position = 0, timeline = 0";
+             UPDATE feed_head SET position = 0, history = ''";
         const DELETE: &str = "DELETE FROM lane; DELETE FROM signer_lease; DELETE FROM signer_nonce_cursor; \
              DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM queued_tx; DELETE FROM lane_event; \
              DELETE FROM event_feed; DELETE FROM lane_feed; DELETE FROM chain_header; DELETE FROM node; \
-             UPDATE feed_head SET position = 0, timeline = 0";
+             UPDATE feed_head SET position = 0, history = ''";
         let is_due = self.deletes >= DELETES_MAX;
         self.deletes = if is_due { 0 } else { self.deletes + 1 };
         self.exec(if is_due { TRUNCATE } else { DELETE }).await;

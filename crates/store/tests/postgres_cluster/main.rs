@@ -7,3 +7,4 @@ mod isolation;
 mod kit;
 mod opening;
 mod races;
+mod restores;

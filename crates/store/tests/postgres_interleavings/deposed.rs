@@ -6,7 +6,7 @@ use rig::postgres::{Database, shared};
 
 use crate::kit::{
     AT, Memory, acceptance, event, keep, migrated, new_grant, new_lane, new_queued, new_tx, node,
-    node_that_misses, open, sign,
+    node_that_misses, open, present_history, sign,
 };
 use crate::report::majors;
 
@@ -87,6 +87,7 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
         let taken = keep(&*store, &b, &[key]).await[0];
         assert_eq!(taken.token, lease_grant.token.next());
 
+        let history = present_history(&*store).await;
         let before = dump(&database);
         let outcome = store.commit(vec![allowed.into()]).await;
         assert_eq!(outcome, [CommitOutcome::Fenced], "{write:?} on {major}");
@@ -100,7 +101,8 @@ async fn a_deposed_keeper_writes_nothing(write: Write) {
             [RenewOutcome::Lost]
         );
         store.release(&a, &[lease_grant]).await.expect("release");
-        store.mark_reconciled(lease_grant).await.expect("settle");
+        let marked = store.mark_reconciled(lease_grant, history).await;
+        assert_eq!(marked, Ok(false));
         store.halt(lease_grant, "it says").await.expect("halt");
         assert_eq!(dump(&database), before, "{write:?} on {major}");
 

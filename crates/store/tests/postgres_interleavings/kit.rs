@@ -8,11 +8,11 @@ use std::time::Duration;
 use domain::lane::{AdmittedRequest, OpenCost};
 use domain::lease::LeaseRequest;
 use domain::{
-    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId,
+    Address, Attempt, AttemptKind, B256, Bytes, ChainId, Event, EventKind, Fees, GrantId, History,
     Incarnation, LaneKey, LeaseGrant, NodeName, Nonce, Payload, RequestId, SubState, Timestamp,
     Token, Tx, TxId, TxState, U256, Writes,
 };
-use engine::ports::{AcquireOutcome, LaneBatch, QueuedRequest, Store};
+use engine::ports::{AcquireOutcome, HeartbeatOutcome, LaneBatch, Member, QueuedRequest, Store};
 use rig::postgres::{Database, Server};
 use store::postgres::{PostgresConfig, PostgresStore, migrate};
 use uuid::Uuid;
@@ -244,4 +244,24 @@ pub(crate) async fn keep(
         }
     });
     lease_grants.collect()
+}
+
+/// The store's history, as a heartbeat returns it.
+pub(crate) async fn present_history(store: &dyn Store) -> History {
+    let LeaseRequest {
+        node, incarnation, ..
+    } = node("observer");
+    let observer = Member {
+        node,
+        incarnation,
+        advertise: None,
+        started_at: AT,
+        seen_at: AT,
+        heartbeats: 0,
+        draining: false,
+    };
+    match store.heartbeat(&observer).await {
+        Ok(HeartbeatOutcome::Recorded { history, .. }) => history,
+        other => panic!("not recorded: {other:?}"),
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use domain::{Incarnation, NodeName, Timestamp};
+use domain::{History, Incarnation, NodeName, Timestamp};
 use engine::ports::{HeartbeatOutcome, Member, Store};
 use uuid::Uuid;
 
@@ -25,8 +25,11 @@ impl World {
     /// The other nodes as a heartbeat returns them; `None` when this incarnation was replaced.
     async fn heartbeat(&self, member: &Member) -> Option<Vec<Member>> {
         match self.store.heartbeat(member).await.expect("heartbeat") {
-            HeartbeatOutcome::Recorded { members, timeline } => {
-                assert_eq!(timeline, 1, "a new server's timeline");
+            HeartbeatOutcome::Recorded { members, history } => {
+                let History {
+                    timeline, restores, ..
+                } = history;
+                assert_eq!((timeline, restores), (1, 0), "a new server's");
                 Some(members)
             }
             HeartbeatOutcome::Replaced => None,

@@ -25,6 +25,7 @@ mod poison;
 mod processes;
 mod readers;
 mod replacement;
+mod restores;
 mod seeds;
 mod throughput;
 mod torture;
@@ -93,6 +94,7 @@ const PROOFS: &[(&str, Proof)] = &[
     ("14-2-endpoints", |report| {
         Box::pin(endpoints::prove(report))
     }),
+    ("14-5-restores", |report| Box::pin(restores::prove(report))),
     ("14-6-worlds", |report| {
         Box::pin(async { worlds::prove(report) })
     }),

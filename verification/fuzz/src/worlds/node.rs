@@ -60,6 +60,7 @@ impl NodeWorld {
             signer: Arc::new(MemorySigner::new(vec![SIGNER])),
             clock: Arc::clone(&clock),
             peers: Arc::new(NoPeers),
+            witness: None,
         };
         let (closing, closed) = watch::channel(false);
         let api = ApiConfig {

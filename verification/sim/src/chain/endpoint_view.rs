@@ -1,7 +1,10 @@
 //! What one endpoint knows of the chain, at its lag.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use alloy_primitives::U256;
-use domain::lane::{AccountBalance, AccountNonces, ChainQuery, NonceConsumer};
+use domain::lane::{AccountBalance, AccountNonces, ChainQuery, ConsumedNonce, NonceConsumer};
 use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
 use engine::ports::{BlockTag, CallError, CallRequest, HashFilter};
 
@@ -143,6 +146,38 @@ impl EndpointView {
         let mut txs = ledger.blocks[&header.hash].txs.iter();
         let tx = txs.find(|tx| tx.place() == (account, nonce));
         Some(tx.map_or(NonceConsumer::Unattributed, |tx| tx.find_consumer()))
+    }
+
+    /// The transactions that consumed these nonces in blocks up to a height, in order; `None` when the endpoint does not
+    /// have that height yet.
+    pub(super) fn find_consumers(
+        self,
+        ledger: &Ledger,
+        account: Address,
+        nonces: Range<u64>,
+        up_to: Header,
+    ) -> Option<Vec<ConsumedNonce>> {
+        let mut header = at_height(ledger, self.head(ledger), up_to.number)?;
+        if header.hash != up_to.hash {
+            return None;
+        }
+        let consumed = ledger.account(header.hash, account).nonce.0.min(nonces.end);
+        let mut found = BTreeMap::new();
+        while ledger.account(header.hash, account).nonce.0 > nonces.start {
+            let block = &ledger.blocks[&header.hash];
+            let ours = block.txs.iter().filter(|tx| tx.place().0 == account);
+            found.extend(ours.map(|tx| (tx.place().1, tx.to_mined())));
+            if header.number == 0 {
+                break;
+            }
+            header = ledger.blocks[&header.parent_hash].header;
+        }
+        let consumed = (nonces.start..consumed).map(Nonce);
+        let consumed = consumed.map(|nonce| ConsumedNonce {
+            nonce,
+            transaction: found.remove(&nonce),
+        });
+        Some(consumed.collect())
     }
 
     pub(super) fn estimate_gas(

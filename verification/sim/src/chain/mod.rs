@@ -16,11 +16,14 @@ mod signer;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountBalance, Agreement, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{
+    AccountBalance, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer,
+};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, LaneKey, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -249,6 +252,16 @@ impl Chain for MemoryChain {
     ) -> Result<NonceConsumer, ChainError> {
         let consumer = EndpointView::FIRST.find_consumer(&self.lock(), account, nonce, up_to);
         consumer.ok_or_else(|| ChainError::Unusable(format!("there is no block {}", up_to.number)))
+    }
+
+    async fn find_consumers(
+        &self,
+        account: Address,
+        nonces: Range<u64>,
+        up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError> {
+        let found = EndpointView::FIRST.find_consumers(&self.lock(), account, nonces, up_to);
+        found.ok_or_else(|| ChainError::Unusable(format!("there is no block {}", up_to.number)))
     }
 
     async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, Bytes};
 use domain::fee::REPLACEMENT_PERCENT_MIN;
-use domain::lane::NonceConsumer;
-use domain::{EffectDigest, Fees, Nonce, SendOutcome, UnsignedEnvelope};
+use domain::lane::{MinedTransaction, NonceConsumer};
+use domain::{EffectDigest, Fees, Nonce, Payload, SendOutcome, UnsignedEnvelope};
 
 use super::envelope;
 
@@ -41,6 +41,17 @@ impl ChainTx {
         NonceConsumer::Transaction {
             hash: self.hash,
             effect_digest: EffectDigest::of(*to, *value, data),
+        }
+    }
+
+    /// This transaction in a block.
+    pub(super) fn to_mined(&self) -> MinedTransaction {
+        let mut payload = Payload::transfer(Address::ZERO, self.envelope.value);
+        payload.to = self.envelope.to;
+        payload.data = self.envelope.data.clone();
+        MinedTransaction {
+            hash: self.hash,
+            payload,
         }
     }
 

@@ -2,13 +2,17 @@
 //! adapter for real endpoints: reads fail over, doubtful answers are checked at a second endpoint.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
-use domain::lane::{AccountBalance, Agreement, ChainQuery, EndpointNonces, NonceConsumer};
+use domain::lane::{
+    AccountBalance, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer,
+    agree_on_consumers,
+};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, NodeName, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
@@ -276,6 +280,30 @@ impl RemoteChain {
             .permille(self.staleness().without_old_blocks)
     }
 
+    async fn consumers_at(
+        &self,
+        at: usize,
+        account: Address,
+        nonces: Range<u64>,
+        up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError> {
+        let is_blind = self.lacks_old_blocks(at);
+        let found = self
+            .call_endpoint(at, Method::Consumer, move |endpoint_view, ledger| {
+                endpoint_view.find_consumers(ledger, account, nonces, up_to)
+            })
+            .await?;
+        let missing = || {
+            let text = format!("endpoint {at} does not have block {}", up_to.number);
+            ChainError::Unusable(text)
+        };
+        let mut found = found.ok_or_else(missing)?;
+        if is_blind {
+            found.iter_mut().for_each(|one| one.transaction = None);
+        }
+        Ok(found)
+    }
+
     async fn consumer_at(
         &self,
         at: usize,
@@ -486,6 +514,21 @@ impl Chain for RemoteChain {
         Err(ChainError::Unreachable(
             "too few endpoints show the consumer of the nonce".to_owned(),
         ))
+    }
+
+    async fn find_consumers(
+        &self,
+        account: Address,
+        nonces: Range<u64>,
+        up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError> {
+        let needed = self.links.len().min(2);
+        let mut answers = Vec::new();
+        for at in self.endpoint_order() {
+            let answer = self.consumers_at(at, account, nonces.clone(), up_to).await;
+            answers.extend(answer.ok());
+        }
+        agree_on_consumers(&answers, needed).map_err(|why| ChainError::Unusable(why.to_string()))
     }
 
     async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError> {

@@ -119,7 +119,7 @@ mod tests {
                 queued,
                 ..OpenSummary::default()
             },
-            finals: Vec::new(),
+            mined: domain::lane::MinedRows::default(),
         };
         WorldEvent::Loaded {
             lane: lane(1),

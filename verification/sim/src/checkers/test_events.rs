@@ -147,7 +147,11 @@ pub(super) fn applied_above(floor: u64, next: u64, fill: impl FnOnce(&mut Writes
 /// A failover that lost these txs.
 pub(super) fn failed_over(lost: &[u128]) -> WorldEvent {
     WorldEvent::FailedOver {
-        timeline: 2,
+        history: domain::History {
+            store: 1,
+            timeline: 2,
+            restores: 0,
+        },
         lost: lost
             .iter()
             .map(|number| TxId(Uuid::from_u128(*number)))

@@ -68,7 +68,11 @@ mod tests {
         let inserts = applied(lane(1), |w| w.inserts = vec![tx(1, None)]);
         let changes = applied(lane(1), |w| w.updates = vec![tx(1, None)]);
         let failed_over = WorldEvent::FailedOver {
-            timeline: 2,
+            history: domain::History {
+                store: 1,
+                timeline: 2,
+                restores: 0,
+            },
             lost: Vec::new(),
             damaged: Vec::new(),
         };

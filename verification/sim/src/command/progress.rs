@@ -115,13 +115,17 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} seeds, {per_second:.0}/s, {:.0} simulated h, {:.0} per CPU-minute, {:.0} events/s, healed after \
-             {} s at most ({:.0} % of the bound), {} failed",
+             {} s at most ({:.0} % of the bound), {} backups restored, {} transactions attributed, {} requests held, \
+             {} failed",
             self.seeds,
             self.simulated.as_secs_f64() / 3_600.0,
             self.hours_per_cpu_minute(),
             self.events_per_second(),
             self.healing_max.as_secs(),
             self.healing_share_max * 100.0,
+            self.losses.restores,
+            self.losses.unrecorded,
+            self.losses.held,
             self.failed.len(),
         )
     }

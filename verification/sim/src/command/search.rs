@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::progress::{self, ProgressLine};
 use super::regressions::Regression;
 use super::report;
+use crate::store::LossFigures;
 use crate::world::{FEATURES, FeatureSet, Healing, Options, run};
 
 /// How many results wait to be counted at most.
@@ -58,6 +59,8 @@ pub struct Tally {
     pub healing_share_max: f64,
     /// In how many worlds each fault and workload happened.
     pub fired: BTreeMap<&'static str, u64>,
+    /// How lanes dealt with losses.
+    pub losses: LossFigures,
     /// The CPU time of this process.
     pub cpu: Duration,
     /// The wall time.
@@ -73,6 +76,7 @@ struct SeedResult {
     duration: Duration,
     healing: Healing,
     fired: FeatureSet,
+    losses: LossFigures,
 }
 
 impl Search {
@@ -170,6 +174,9 @@ impl Tally {
         self.seeds += 1;
         self.events += ran.events;
         self.simulated += ran.duration;
+        self.losses.restores += ran.losses.restores;
+        self.losses.unrecorded += ran.losses.unrecorded;
+        self.losses.held += ran.losses.held;
         if let Some(duration) = ran.healing.duration {
             let bound = ran.healing.bound.as_secs_f64();
             self.healing_max = self.healing_max.max(duration);
@@ -200,6 +207,7 @@ fn run_one(seed: u64, options: Options) -> SeedResult {
             duration: outcome.duration,
             healing: outcome.healing,
             fired: outcome.fired,
+            losses: outcome.losses,
         },
         Err(_) => SeedResult {
             seed,
@@ -209,6 +217,7 @@ fn run_one(seed: u64, options: Options) -> SeedResult {
             duration: Duration::ZERO,
             healing: Healing::default(),
             fired: FeatureSet::default(),
+            losses: LossFigures::default(),
         },
     }
 }

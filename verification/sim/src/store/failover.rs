@@ -7,11 +7,13 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use domain::{LaneKey, RequestId, TxId};
+use domain::lane::UNRECORDED_PREFIX;
+use domain::lease::Lease;
+use domain::{History, LaneKey, RequestId, SubState, Tx, TxId};
 use engine::ports::LaneBatch;
 
 use super::MemoryStore;
-use super::rows::Rows;
+use super::rows::{Rows, count};
 use crate::event::WorldEvent;
 
 /// What failovers lost.
@@ -23,6 +25,19 @@ pub struct Loss {
     pub requests: BTreeSet<(LaneKey, RequestId)>,
     /// Lanes that lost commits.
     pub lanes: BTreeSet<LaneKey>,
+    /// How often a backup was restored.
+    pub restores: u64,
+}
+
+/// How lanes dealt with what failovers and restores lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LossFigures {
+    /// How often a backup was restored.
+    pub restores: u64,
+    /// Transactions on chain that no tx recorded.
+    pub unrecorded: u64,
+    /// Requests that wait for a decision because their effect may be on chain.
+    pub held: u64,
 }
 
 impl MemoryStore {
@@ -40,6 +55,26 @@ impl MemoryStore {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// How lanes dealt with losses so far.
+    #[must_use]
+    pub fn loss_figures(&self) -> LossFigures {
+        let rows = self.rows();
+        let txs = rows.tx_lanes.keys().filter_map(|id| rows.tx_row(*id));
+        let is_unrecorded = |tx: &Tx| {
+            let id = tx.request.request_id.as_str();
+            id.starts_with(UNRECORDED_PREFIX)
+        };
+        let (unrecorded, requests): (Vec<&Tx>, Vec<&Tx>) = txs
+            .map(|(_, row)| &row.tx)
+            .partition(|tx| is_unrecorded(tx));
+        let is_held = |tx: &&&Tx| tx.sub_state == Some(SubState::ForeignNonce) && tx.is_open();
+        LossFigures {
+            restores: self.loss().restores,
+            unrecorded: count(unrecorded.len()),
+            held: count(requests.iter().filter(is_held).count()),
+        }
     }
 
     /// Whether a failover now would lose commits.
@@ -66,24 +101,54 @@ impl MemoryStore {
 
     /// The standby is promoted, with its present state.
     pub fn fail_over(&self) {
+        self.replace_with_standby(|before, standby| History {
+            timeline: before.timeline + 1,
+            ..standby
+        });
+    }
+
+    /// The state of the standby replaces the store on the same history, as a volume snapshot does that is restored.
+    pub fn restore_snapshot(&self) {
+        self.replace_with_standby(|_, snapshot| snapshot);
+    }
+
+    /// A backup, taken when the standby stopped replicating, is put back, and the restore declared.
+    pub fn restore_backup(&self) {
+        self.replace_with_standby(|before, _| History {
+            restores: before.restores + 1,
+            ..before
+        });
+        self.rows().end_grants();
+        let mut all = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
+        all.restores += 1;
+    }
+
+    /// An operator declares that a backup was restored: every lane is reconciled anew, and no grant holds any more.
+    pub fn declare_restore(&self) {
+        let mut rows = self.rows();
+        rows.history.restores += 1;
+        rows.end_grants();
+        self.locks().end_all();
+    }
+
+    /// Replaces all rows by those of the standby, on the history that follows from those of both.
+    fn replace_with_standby(&self, history: impl FnOnce(History, History) -> History) {
         let mut rows = self.rows();
         let mut standby = self.standby.lock().unwrap_or_else(PoisonError::into_inner);
-        let timeline = rows.timeline + 1;
         let stopped = standby.take().unwrap_or_else(|| rows.clone());
-        let promoted = Rows {
-            timeline,
-            ..stopped
-        };
+        let history = history(rows.history, stopped.history);
+        let promoted = Rows { history, ..stopped };
         let Loss {
             txs,
             requests,
             lanes,
+            ..
         } = loss(&rows, &promoted);
         *rows = promoted;
         // Every session ends with its server, at any step.
         self.locks().end_all();
         self.record(|| WorldEvent::FailedOver {
-            timeline,
+            history,
             lost: txs.iter().copied().collect(),
             damaged: lanes.iter().copied().collect(),
         });
@@ -91,6 +156,18 @@ impl MemoryStore {
         all.txs.extend(txs);
         all.requests.extend(requests);
         all.lanes.extend(lanes);
+    }
+}
+
+impl Rows {
+    /// No grant holds any more, and no lease either.
+    fn end_grants(&mut self) {
+        for lane in &mut self.lanes {
+            lane.grant = None;
+            if let Some(lease) = &mut lane.lease {
+                lease.expires_at = Lease::RELEASED;
+            }
+        }
     }
 }
 
@@ -114,6 +191,7 @@ fn loss(before: &Rows, after: &Rows) -> Loss {
             .copied()
             .collect(),
         txs,
+        restores: 0,
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::mutation::{self, Mutation};
 use domain::lease::{Lease, LeaseDecision};
-use domain::{GrantId, LaneId, LaneKey, LeaseGrant, RequestId, Timestamp, Token, TxId};
+use domain::{GrantId, History, LaneId, LaneKey, LeaseGrant, RequestId, Timestamp, Token, TxId};
 use engine::ports::{
-    AcquireOutcome, HeartbeatOutcome, LaneWork, LeaseRequest, Member, QueuedRequest,
-    RegrantOutcome, RenewOutcome, StoreError, UnwatchedLane, UnwatchedLanes,
+    ACCEPTED_LOSS_GAP, AcquireOutcome, HeartbeatOutcome, LaneWork, LeaseRequest, Member,
+    QueuedRequest, RegrantOutcome, RenewOutcome, StoreError, UnwatchedLane, UnwatchedLanes,
 };
 
 use super::rows::{LaneRow, Rows};
@@ -32,7 +32,7 @@ impl Rows {
         grant: GrantId,
         now: Timestamp,
     ) -> AcquireOutcome {
-        let timeline = self.timeline;
+        let history = self.history;
         let lane = self.lane_of(key);
         if let Some(reason) = &lane.halted {
             return AcquireOutcome::Halted(reason.clone());
@@ -69,7 +69,9 @@ impl Rows {
                 grant,
             },
             previous_keeper,
-            is_reconciled: lane.reconciled_on == timeline,
+            history,
+            is_reconciled: lane.reconciled_under == Some(history),
+            is_loss_accepted: lane.accepted_under == Some(history),
         }
     }
 
@@ -133,13 +135,15 @@ impl Rows {
         others.map_or(Duration::ZERO, |lease| lease.expires_at.since(now))
     }
 
-    pub(super) fn mark_reconciled(&mut self, lease_grant: LeaseGrant) {
-        let timeline = self.timeline;
-        if let Some(lane) = self.lane_mut(lease_grant.lane)
-            && lane.is_held_by(lease_grant)
-        {
-            lane.reconciled_on = timeline;
-        }
+    pub(super) fn mark_reconciled(&mut self, lease_grant: LeaseGrant, history: History) -> bool {
+        let is_present = history == self.history;
+        let lane = self.lane_mut(lease_grant.lane);
+        let lane = lane.filter(|lane| is_present && lane.is_held_by(lease_grant));
+        let marked = lane.map(|lane| {
+            lane.reconciled_under = Some(history);
+            lane.accepted_under = None;
+        });
+        marked.is_some()
     }
 
     pub(super) fn halt(&mut self, lease_grant: LeaseGrant, reason: &str) -> bool {
@@ -154,15 +158,36 @@ impl Rows {
         true
     }
 
+    pub(super) fn halt_lost_lane(
+        &mut self,
+        key: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> bool {
+        let lane = self.lane_of(key);
+        if lane.batch_seq >= batch_seq || lane.halted.is_some() {
+            return false;
+        }
+        lane.halted = Some(reason.to_owned());
+        lane.grant = Some(grant);
+        if let Some(lease) = &mut lane.lease {
+            lease.expires_at = Lease::RELEASED;
+        }
+        true
+    }
+
     pub(super) fn accept_loss(&mut self, key: LaneKey) -> bool {
-        let timeline = self.timeline;
+        let history = self.history;
         let id = self.lane_ids.get(&key).copied();
         let Some(lane) = id.and_then(|id| self.lane_mut(id)) else {
             return false;
         };
         let was_halted = lane.halted.take().is_some();
         if was_halted {
-            lane.reconciled_on = timeline;
+            lane.batch_seq += ACCEPTED_LOSS_GAP;
+            lane.reconciled_under = None;
+            lane.accepted_under = Some(history);
         }
         was_halted
     }
@@ -173,8 +198,8 @@ impl Rows {
         if lane.requests.contains_key(&new.request.request_id) {
             return None;
         }
-        let is_unreconciled = lane.reconciled_on != self.timeline;
-        let unreconciled = || StoreError::Unreconciled("the timeline has changed".into());
+        let is_unreconciled = lane.reconciled_under != Some(self.history);
+        let unreconciled = || StoreError::Unreconciled("the history has changed".into());
         let halted = lane.halted.clone().map(StoreError::Halted);
         halted.or_else(|| is_unreconciled.then(unreconciled))
     }
@@ -315,7 +340,7 @@ impl Rows {
         }
         HeartbeatOutcome::Recorded {
             members: self.members.values().cloned().collect(),
-            timeline: self.timeline,
+            history: self.history,
         }
     }
 

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId,
-    Timestamp, Tx, TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Timestamp, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, Clock, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -31,7 +31,7 @@ use crate::event::WorldEvent;
 use crate::trace::Trace;
 use crate::world::Feature;
 
-pub use failover::Loss;
+pub use failover::{Loss, LossFigures};
 pub use remote::RemoteStore;
 use rows::{LaneRow, Rows};
 use server::Locks;
@@ -55,12 +55,8 @@ impl MemoryStore {
     /// An empty store; `clock` is the database's clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let rows = Rows {
-            timeline: 1,
-            ..Rows::default()
-        };
         Self {
-            rows: Arc::new(Mutex::new(rows)),
+            rows: Arc::new(Mutex::new(Rows::new())),
             standby: Arc::default(),
             loss: Arc::default(),
             locks: Arc::default(),
@@ -338,13 +334,26 @@ impl Store for MemoryStore {
         Ok(self.rows().heartbeat(member))
     }
 
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        self.rows().mark_reconciled(lease_grant);
-        Ok(())
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        Ok(self.rows().mark_reconciled(lease_grant, history))
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         Ok(self.rows().halt(lease_grant, reason))
+    }
+
+    async fn halt_lost_lane(
+        &self,
+        lane: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        Ok(self.rows().halt_lost_lane(lane, batch_seq, grant, reason))
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {

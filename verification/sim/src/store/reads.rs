@@ -152,6 +152,7 @@ impl Rows {
             key,
             lease: lane.lease.clone(),
             next_nonce: lane.next_nonce,
+            batch_seq: lane.batch_seq,
             paused: lane.paused,
             halted: lane.halted.clone(),
             wait: lane.head.clone().and_then(HeadWait::into_lane_wait),

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, EventFilter, EventPage, EventRecord,
@@ -261,13 +261,28 @@ impl Store for RemoteStore {
         at_once!(self.heartbeat(&member))
     }
 
-    async fn mark_reconciled(&self, lease_grant: LeaseGrant) -> Result<(), StoreError> {
-        over_link!(self.mark_reconciled(lease_grant))
+    async fn mark_reconciled(
+        &self,
+        lease_grant: LeaseGrant,
+        history: History,
+    ) -> Result<bool, StoreError> {
+        over_link!(self.mark_reconciled(lease_grant, history))
     }
 
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError> {
         let reason = reason.to_owned();
         over_link!(self.halt(lease_grant, &reason))
+    }
+
+    async fn halt_lost_lane(
+        &self,
+        lane: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let reason = reason.to_owned();
+        over_link!(self.halt_lost_lane(lane, batch_seq, grant, &reason))
     }
 
     async fn accept_loss(&self, lane: LaneKey) -> Result<bool, StoreError> {

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::mutation::{self, Mutation};
-use domain::lane::{HeadWait, OpenCost, OpenSummary, WatchedBlock};
+use domain::lane::{HeadWait, MinedRows, OpenCost, OpenSummary, UNRECORDED_PREFIX, WatchedBlock};
 use domain::lease::Lease;
 use domain::{
-    Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, Incarnation, LaneId, LaneImage,
-    LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token, Tx, TxId,
+    Attempt, B256, ChainId, Event, FinalTx, GrantId, Header, History, Incarnation, LaneId,
+    LaneImage, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token, Tx, TxId,
 };
 use engine::ports::{Member, QueuedRequest};
 
 /// The tables. A copy of them is a standby.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Rows {
-    /// The timeline: incremented with every promotion of a standby.
-    pub(super) timeline: u64,
+    /// Its timeline is incremented with every promotion of a standby.
+    pub(super) history: History,
     /// By `LaneId - 1`.
     pub(super) lanes: Vec<LaneRow>,
     pub(super) lane_ids: BTreeMap<LaneKey, LaneId>,
@@ -52,8 +52,10 @@ pub(super) struct LaneRow {
     pub(super) newest_final: Option<WatchedBlock>,
     /// How many batches were applied.
     pub(super) batch_seq: u64,
-    /// The timeline on which the lane was last reconciled.
-    pub(super) reconciled_on: u64,
+    /// The history under which the lane was last reconciled; `None` since its loss was accepted.
+    pub(super) reconciled_under: Option<History>,
+    /// The history in which an operator accepted its loss; `None` when it is reconciled since.
+    pub(super) accepted_under: Option<History>,
     /// Why the lane is halted until an operator decides.
     pub(super) halted: Option<String>,
     pub(super) paused: bool,
@@ -98,6 +100,25 @@ impl TxRow {
 }
 
 impl Rows {
+    /// An empty store.
+    pub(super) fn new() -> Self {
+        Self {
+            history: History {
+                store: 1,
+                timeline: 1,
+                restores: 0,
+            },
+            lanes: Vec::new(),
+            lane_ids: BTreeMap::new(),
+            tx_lanes: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            headers: BTreeMap::new(),
+            feed: Vec::new(),
+            members: BTreeMap::new(),
+            replaced_incarnations: BTreeSet::new(),
+        }
+    }
+
     pub(super) fn lane(&self, id: LaneId) -> Option<&LaneRow> {
         self.lanes.get(index_of(id)?)
     }
@@ -120,7 +141,7 @@ impl Rows {
             .entry(key)
             .or_insert(LaneId(next.saturating_add(1)));
         if id.0 > next {
-            self.lanes.push(LaneRow::new(id, key, self.timeline));
+            self.lanes.push(LaneRow::new(id, key, self.history));
         }
         self.lane_mut(id).expect("every lane id has a row")
     }
@@ -204,9 +225,9 @@ impl Rows {
 }
 
 impl LaneRow {
-    /// A lane before its first grant. Its timeline is the present one: a request that was queued before a
+    /// A lane before its first grant. Its history is the present one: a request that was queued before a
     /// failover may have been sent by a grant that the failover lost.
-    fn new(id: LaneId, key: LaneKey, timeline: u64) -> Self {
+    fn new(id: LaneId, key: LaneKey, history: History) -> Self {
         Self {
             id,
             key,
@@ -219,7 +240,8 @@ impl LaneRow {
             head: None,
             newest_final: None,
             batch_seq: 0,
-            reconciled_on: timeline,
+            reconciled_under: Some(history),
+            accepted_under: None,
             halted: None,
             paused: false,
             txs: BTreeMap::new(),
@@ -261,8 +283,18 @@ impl LaneRow {
                 head: self.head.clone(),
                 reported: Vec::new(),
             },
-            finals: self.finals(watch_depth),
+            mined: MinedRows {
+                finals: self.finals(watch_depth),
+                unrecorded: self.unrecorded(),
+            },
         }
+    }
+
+    /// The rows of transactions that no tx recorded, by request id.
+    fn unrecorded(&self) -> Vec<Tx> {
+        let rows = self.requests.iter();
+        let rows = rows.filter(|(id, _)| id.as_str().starts_with(UNRECORDED_PREFIX));
+        rows.map(|(_, id)| self.txs[id].tx.clone()).collect()
     }
 
     /// What the txs in flight can cost (`Mutation::ForgetCostOfWaitingTxs`).

@@ -22,6 +22,8 @@ pub enum Feature {
     Failovers,
     /// The store's standby is promoted and lacks the last commits.
     Loss,
+    /// A backup is restored instead, and the restore declared.
+    Restores,
     /// Links to the store are faulty.
     StoreLink,
     /// Links between nodes are faulty.
@@ -98,8 +100,9 @@ pub enum Feature {
 
 /// Every feature with its name. A failing world is shrunk in this order: the feature whose absence explains
 /// the most comes first.
-pub const FEATURES: [(Feature, &str); 43] = [
+pub const FEATURES: [(Feature, &str); 44] = [
     (Feature::Loss, "loss"),
+    (Feature::Restores, "restores"),
     (Feature::Failovers, "failovers"),
     (Feature::ClockJumps, "clock-jumps"),
     (Feature::Foreign, "foreign"),

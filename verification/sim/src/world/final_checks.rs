@@ -309,6 +309,9 @@ impl World {
         if self.plan.workloads == FeatureSet::default() || self.plan.poison.is_some() {
             return; // a poisoned lane is never idle
         }
+        if self.has_work_in_lossy_lanes().await {
+            return; // nothing is waited for there: each may be halted, or still at work
+        }
         for machine in self.machines.iter() {
             let Some(node) = machine.handle() else {
                 continue;
@@ -348,6 +351,13 @@ impl World {
         lanes.all(|lane| {
             self.has_lost_commits(lane.key) || (lane.in_flight == 0 && lane.queued == 0)
         })
+    }
+
+    /// Whether a lane that lost commits has open txs.
+    async fn has_work_in_lossy_lanes(&self) -> bool {
+        let lanes = self.store.lanes(&self.plan.checked_lanes()).await;
+        let mut lanes = lanes.expect("the twin's reads do not fail").into_iter();
+        lanes.any(|lane| self.has_lost_commits(lane.key) && (lane.in_flight > 0 || lane.queued > 0))
     }
 
     async fn report_unfinished(&self, txs: &[TxId]) {

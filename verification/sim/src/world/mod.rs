@@ -32,17 +32,18 @@ use tokio::task::JoinHandle;
 
 use crate::chain::{MemoryChain, MemorySigner, RemoteChain, Staleness};
 use crate::clock::SimClock;
+use crate::disk::MemoryDisk;
 use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults};
 use crate::rng::Rng;
-use crate::store::{MemoryStore, RemoteStore};
+use crate::store::{LossFigures, MemoryStore, RemoteStore};
 use crate::trace::Trace;
 
 pub use chain_plan::ChainPlan;
 pub use features::{FEATURES, Feature, FeatureSet};
 pub use hostile_plan::HostilePlan;
 pub use options::{Changes, Options};
-pub use plan::{CHAIN, Plan, RequestPlan};
+pub use plan::{CHAIN, Plan, RequestPlan, RestorePlan};
 pub use poison::{Poison, PoisonKind};
 pub use reservation_plan::ReservationPlan;
 
@@ -75,6 +76,8 @@ pub struct WorldOutcome {
     pub healing: Healing,
     /// The faults and workloads that happened.
     pub fired: FeatureSet,
+    /// How lanes dealt with losses.
+    pub losses: LossFigures,
 }
 
 /// How a healed world finished, in simulated time.
@@ -115,6 +118,7 @@ pub fn run(seed: u64, options: Options) -> WorldOutcome {
     runtime.block_on(async {
         let world = World::build(seed, options);
         let trace = world.trace.clone();
+        let store = world.store.clone();
         let healing = world.run().await;
         WorldOutcome {
             seed,
@@ -125,6 +129,7 @@ pub fn run(seed: u64, options: Options) -> WorldOutcome {
             duration: trace.duration(),
             healing,
             fired: trace.fired(),
+            losses: store.loss_figures(),
         }
     })
 }
@@ -269,6 +274,7 @@ impl World {
             signer: PoisonedSigner::wrap(signer.clone(), plan.poison),
             clock: Arc::new(clock.clone()),
             peers: Arc::new(SimPeers::new(self.directory.clone(), peers.clone())),
+            witness: Some(Arc::new(MemoryDisk::default())),
         };
         let config = plan.node_config(name);
         let links = Links {

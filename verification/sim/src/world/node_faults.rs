@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::features::Feature;
 use super::machine::Machine;
-use super::plan::Plan;
+use super::plan::{Plan, RestorePlan};
 use crate::clock::SimClock;
 use crate::event::WorldEvent;
 use crate::rng::Rng;
@@ -112,6 +112,19 @@ impl NodeFaultInjector {
         self.machines.iter().for_each(|machine| machine.cut(false));
     }
 
+    /// A backup is put back, and the restore declared. Its timeline may be the same; only the number of restores differs.
+    async fn restore_backup(&self, restore: RestorePlan) {
+        self.trace.fire(Feature::Restores);
+        self.machines.iter().for_each(|machine| machine.cut(true));
+        if restore.restarts_nodes {
+            let present = self.machines.iter().filter(|machine| machine.is_present());
+            present.for_each(|machine| machine.crash_in(0));
+        }
+        tokio::time::sleep(self.rng.millis(0, DOWN_MS_MAX)).await;
+        self.store.restore_backup();
+        self.machines.iter().for_each(|machine| machine.cut(false));
+    }
+
     /// The same, with a standby that stopped replicating a while before.
     pub(super) async fn lose_commits(self) {
         let Some(at) = self.plan.lossy_failover else {
@@ -120,6 +133,11 @@ impl NodeFaultInjector {
         tokio::time::sleep(at).await;
         self.trace.fire(Feature::Loss);
         self.store.stop_standby();
+        if let Some(restore) = self.plan.restore {
+            tokio::time::sleep(restore.age).await;
+            self.restore_backup(restore).await;
+            return;
+        }
         let latest = Instant::now() + WINDOW_MAX;
         while !self.store.would_lose() && Instant::now() < latest {
             tokio::time::sleep(POLL_INTERVAL).await;

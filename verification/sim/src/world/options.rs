@@ -14,8 +14,7 @@ pub struct Options {
     pub deep_forks: bool,
     /// The store's standby is promoted once, and lacks the last commits.
     pub lossy: bool,
-    /// And an operator accepts the losses of busy lanes. Not among mixed worlds: a request that was queued
-    /// before, and sent by a lost commit, is sent again then.
+    /// And an operator accepts the losses of halted lanes.
     pub accept_loss: bool,
     /// Beside single requests all other workloads: batches, readers, deployments, nodes that join and
     /// leave.
@@ -55,6 +54,10 @@ const IMPATIENT_STREAM: u64 = 0x626c_6f63;
 const IMPATIENT_PERMILLE: u64 = 200;
 /// Separates the kind of a world from all other draws of its seed.
 const KIND_STREAM: u64 = 0x6b69_6e64;
+/// And whether an operator accepts what is lost.
+const ACCEPT_STREAM: u64 = 0x6163_6365;
+/// In how many lossy worlds per thousand.
+const ACCEPT_PERMILLE: u64 = 600;
 /// And whether its accounts run short of money.
 const SCARCE_STREAM: u64 = 0x6d6f_6e65;
 /// In how many worlds per thousand, of those with faults.
@@ -73,6 +76,8 @@ impl Options {
             calm: draw < 12,
             deep_forks: (12..27).contains(&draw),
             lossy: (27..40).contains(&draw),
+            accept_loss: (27..40).contains(&draw)
+                && Rng::new(seed ^ ACCEPT_STREAM).permille(ACCEPT_PERMILLE),
             busy: true,
             // Without faults there are poisoned lanes, whose accounts have nothing.
             scarce: draw >= 12 && Rng::new(seed ^ SCARCE_STREAM).permille(SCARCE_PERMILLE),
@@ -175,6 +180,8 @@ mod tests {
         assert!((80..160).contains(&share(|kind| kind.calm)));
         assert!((110..200).contains(&share(|kind| kind.deep_forks)));
         assert!((90..180).contains(&share(|kind| kind.lossy)));
+        assert!((40..130).contains(&share(|kind| kind.accept_loss)));
+        assert!(kinds.iter().all(|kind| kind.lossy || !kind.accept_loss));
         assert!(kinds.iter().all(|kind| kind.busy));
         assert!((200..330).contains(&share(|kind| kind.scarce)));
         assert!((330..470).contains(&share(|kind| kind.hostile)));

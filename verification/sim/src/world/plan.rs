@@ -72,6 +72,8 @@ pub struct Plan {
     pub failovers: bool,
     /// When the standby is promoted and lacks the last commits; `None` is never.
     pub lossy_failover: Option<Duration>,
+    /// What loses them is a restored backup that was taken then; `None` is the promotion of a standby.
+    pub restore: Option<RestorePlan>,
     /// The workloads beside single requests.
     pub workloads: FeatureSet,
     /// Nodes that join during the run.
@@ -90,6 +92,15 @@ pub struct Plan {
     pub lanes_max: Option<usize>,
     /// The number of faults of nodes, and of faults of the chain.
     pub faults_max: Option<u64>,
+}
+
+/// A backup that is restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestorePlan {
+    /// How old it is then.
+    pub age: Duration,
+    /// Whether the nodes are killed before, as the manual demands: they forget what they knew.
+    pub restarts_nodes: bool,
 }
 
 /// The requests of a world. Rates are per thousand requests.
@@ -206,6 +217,7 @@ impl Plan {
             clock_jumps: false,
             failovers: false,
             lossy_failover: None,
+            restore: None,
             workloads: FeatureSet::default(),
             newcomers: Vec::new(),
             poison: None,

@@ -35,8 +35,12 @@ impl Plan {
             format!("plan   links to the store {:?}", self.store_link),
             format!("plan   links between nodes {:?}", self.peer_link),
             format!(
-                "plan   faults every {:?}, clock jumps: {}, failovers: {}, with loss at {:?}",
-                self.fault_interval, self.clock_jumps, self.failovers, self.lossy_failover
+                "plan   faults every {:?}, clock jumps: {}, failovers: {}, with loss at {:?}, restored: {:?}",
+                self.fault_interval,
+                self.clock_jumps,
+                self.failovers,
+                self.lossy_failover,
+                self.restore
             ),
             format!("plan   workloads: {}", self.workloads),
         ];

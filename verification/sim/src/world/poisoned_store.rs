@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use domain::{
-    B256, ChainId, GrantId, Header, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce, RequestId, Tx,
-    TxId,
+    B256, ChainId, GrantId, Header, History, LaneId, LaneImage, LaneKey, LeaseGrant, Nonce,
+    RequestId, Tx, TxId,
 };
 use engine::ports::{
     AcquireOutcome, ChangedTxs, CommitOutcome, Conflict, EventFilter, EventPage, EventRecord,
@@ -118,8 +118,9 @@ passes! {
     lanes_with_work(lease_request: &LeaseRequest) -> Result<Vec<LaneWork>, StoreError>;
     unwatched_lanes(lease_request: &LeaseRequest, after: Option<LaneId>, limit: usize) -> Result<UnwatchedLanes, StoreError>;
     heartbeat(member: &Member) -> Result<HeartbeatOutcome, StoreError>;
-    mark_reconciled(lease_grant: LeaseGrant) -> Result<(), StoreError>;
+    mark_reconciled(lease_grant: LeaseGrant, history: History) -> Result<bool, StoreError>;
     halt(lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
+    halt_lost_lane(lane: LaneKey, batch_seq: u64, grant: GrantId, reason: &str) -> Result<bool, StoreError>;
     accept_loss(lane: LaneKey) -> Result<bool, StoreError>;
     extend_feed(lanes: &[LaneId]) -> Result<(), StoreError>;
     members() -> Result<Vec<Member>, StoreError>;

@@ -3,12 +3,11 @@
 
 use alloy_primitives::Address;
 use domain::NodeName;
-use domain::lane::OnForeignNonce;
 use engine::node::NonKeeper;
 
 use super::features::{Feature, FeatureSet};
 use super::options::{Changes, Options};
-use super::plan::Plan;
+use super::plan::{Plan, RestorePlan};
 use super::poison::{Poison, PoisonKind};
 use super::reservation_plan::ReservationPlan;
 use crate::chain::Staleness;
@@ -44,6 +43,11 @@ const POOL_LOSS_PERMILLE: u64 = 300;
 pub(super) const WORKLOADS_WITH_POISON: [Feature; 3] =
     [Feature::Batches, Feature::Readers, Feature::Queries];
 
+/// How often what loses commits in a busy lossy world is a restored backup, per thousand worlds.
+const RESTORE_PERMILLE: u64 = 500;
+/// How old the backup is at most.
+const RESTORE_AGE_MS_MAX: u64 = 40_000;
+
 /// The account of the poisoned lane.
 const POISONED_ACCOUNT: Address = Address::repeat_byte(0x66);
 
@@ -72,9 +76,13 @@ impl Plan {
                 rng.between(LARGE_WORLD_REQUESTS.0, LARGE_WORLD_REQUESTS.1);
             self.signers.truncate(1);
         }
+        if options.lossy && rng.permille(RESTORE_PERMILLE) {
+            self.restore = Some(RestorePlan {
+                age: rng.millis(500, RESTORE_AGE_MS_MAX),
+                restarts_nodes: rng.permille(500),
+            });
+        }
         if options.lossy && options.accept_loss {
-            // After a loss is accepted, own transactions cannot be distinguished from foreign ones: the documentation says to hold such txs.
-            self.lane.nonce.on_foreign_nonce = OnForeignNonce::Hold;
             self.workloads = self.workloads.with(Feature::Operator);
         } else if options.lossy {
             self.workloads = self.workloads.without(Feature::Operator);
@@ -141,6 +149,9 @@ impl Plan {
         self.lossy_failover = self
             .lossy_failover
             .filter(|_| !without.contains(Feature::Loss));
+        self.restore = self
+            .restore
+            .filter(|_| !without.contains(Feature::Restores));
         self.poison = self.poison.filter(|_| !without.contains(Feature::Poison));
         self.lane.fee.cap = self
             .lane

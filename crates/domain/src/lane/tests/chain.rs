@@ -1,13 +1,14 @@
 //! A chain with one account: a node's pool, blocks with parent links, receipts, forks.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{Address, B256, keccak256};
 
 use crate::headers::HeaderChain;
-use crate::lane::{AccountNonces, NonceConsumer, Receipt};
-use crate::{ChainView, EffectDigest, FeeQuote, Header, Inclusion, Nonce, TxId, U256};
+use crate::lane::{AccountNonces, ConsumedNonce, MinedTransaction, NonceConsumer, Receipt};
+use crate::{ChainView, EffectDigest, FeeQuote, Header, Inclusion, Nonce, Payload, TxId, U256};
 
 /// What a no-op costs on this chain: more than on Ethereum.
 pub(super) const NO_OP_GAS: u64 = 40_000;
@@ -28,6 +29,8 @@ pub(super) struct Chain {
     pub(super) seen: BTreeMap<Nonce, TxId>,
     /// Foreign transactions.
     foreign: BTreeMap<B256, Nonce>,
+    /// The payloads of transactions that nodes can show.
+    pub(super) payloads: BTreeMap<B256, Payload>,
     pub(super) final_up_to: Option<u64>,
     pub(super) deep_forks: u64,
     follower: HeaderChain,
@@ -48,6 +51,7 @@ impl Chain {
             pool: BTreeMap::new(),
             seen: BTreeMap::new(),
             foreign: BTreeMap::new(),
+            payloads: BTreeMap::new(),
             final_up_to: None,
             deep_forks: 0,
             follower: HeaderChain::new(KEEP),
@@ -166,6 +170,14 @@ impl Chain {
         true
     }
 
+    /// Nodes can show all foreign transactions so far.
+    pub(super) fn show_foreign(&mut self) {
+        for hash in self.foreign.keys() {
+            let payload = Payload::transfer(Address::ZERO, U256::MAX);
+            self.payloads.insert(*hash, payload);
+        }
+    }
+
     /// Whether a foreign transaction is pending at a nonce.
     pub(super) fn is_foreign_pending(&self, nonce: Nonce) -> bool {
         let held = self.pool.get(&nonce);
@@ -188,6 +200,21 @@ impl Chain {
                 effect_digest: EffectDigest::of(None, U256::MAX, &[]),
             }
         })
+    }
+
+    /// What consumed these nonces, in blocks up to a height.
+    pub(super) fn consumed(&self, nonces: Range<u64>, up_to: u64) -> Vec<ConsumedNonce> {
+        let blocks = self.blocks.iter().filter(|b| b.header.number <= up_to);
+        let txs = blocks.flat_map(|block| &block.txs);
+        txs.filter(|(nonce, _)| nonces.contains(&nonce.0))
+            .map(|(nonce, hash)| ConsumedNonce {
+                nonce: *nonce,
+                transaction: self.payloads.get(hash).map(|payload| MinedTransaction {
+                    hash: *hash,
+                    payload: payload.clone(),
+                }),
+            })
+            .collect()
     }
 
     /// The receipts of these hashes; with proof when their block is older than the view.

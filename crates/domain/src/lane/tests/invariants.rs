@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::lane::UNRECORDED_PREFIX;
 use crate::lane::reservations::RESERVATION_PREFIX;
 use crate::lane::{Lane, LaneRules};
 use crate::window::Release;
@@ -115,7 +116,8 @@ fn nonces_have_no_hole(lane: &Lane, store: &Store, chain: &Chain) {
             is_held
                 || is_gap
                 || lane.reconciliation.stored.is_some()
-                || chain.was_used_elsewhere(nonce),
+                || chain.was_used_elsewhere(nonce)
+                || store.unrecorded_at(nonce).is_some(),
             "nonce {nonce} is forgotten"
         );
     }
@@ -136,6 +138,16 @@ fn states_fit_their_attempts(store: &Store) {
             .starts_with(RESERVATION_PREFIX);
         if is_reservation && tx.state == TxState::FailedFinal {
             continue; // released, whatever was named for it, or consumed by another reservation's transaction
+        }
+        if tx
+            .request
+            .request_id
+            .as_str()
+            .starts_with(UNRECORDED_PREFIX)
+        {
+            let is_ended = matches!(tx.state, TxState::Stuck | TxState::FailedFinal);
+            assert!(is_ended && tx.nonce.is_none() && !has_attempt, "{tx:?}");
+            continue; // its transaction is none of a stored attempt
         }
         // One that was given another nonce keeps its old attempts.
         let (has_nonce, is_signed) = match tx.state {

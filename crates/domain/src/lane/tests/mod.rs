@@ -5,6 +5,7 @@
 )]
 
 mod allocation;
+mod attribution;
 mod chain;
 mod claims;
 mod credibility;

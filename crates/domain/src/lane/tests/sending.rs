@@ -10,9 +10,12 @@ use super::world::{Job, World};
 fn sends(world: &World) -> Vec<Nonce> {
     let send = |job: &Job| match job {
         Job::Send(out) => Some(out.nonce),
-        Job::Sign(_) | Job::QueryNonces(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {
-            None
-        }
+        Job::Sign(_)
+        | Job::QueryNonces(_)
+        | Job::Fetch(_)
+        | Job::Finals(_)
+        | Job::Headers(_)
+        | Job::Attribute(..) => None,
         Job::Backlog { .. } | Job::Queued { .. } | Job::FindConsumer { .. } => None,
         Job::QueryBalance => None,
     };

@@ -6,7 +6,10 @@ use std::ops::Range;
 use alloy_primitives::B256;
 
 use crate::lane::reservations::RESERVATION_PREFIX;
-use crate::lane::{AdmittedRequest, FinalTx, HeadWait, LaneImage, OpenCost, OpenSummary, Writes};
+use crate::lane::{
+    AdmittedRequest, FinalTx, HeadWait, LaneImage, MinedRows, OpenCost, OpenSummary,
+    UNRECORDED_PREFIX, Writes,
+};
 use crate::{
     Attempt, Event, EventKind, GrantId, Header, LaneId, LeaseGrant, Nonce, RequestId, Timestamp,
     Token, Tx, TxId, TxState,
@@ -143,7 +146,10 @@ impl Store {
                 head: self.head.clone(),
                 reported: self.reported(),
             },
-            finals: self.finals(),
+            mined: MinedRows {
+                finals: self.finals(),
+                unrecorded: self.unrecorded(),
+            },
         }
     }
 
@@ -159,6 +165,21 @@ impl Store {
             }
         }
         reported.into_values().collect()
+    }
+
+    /// The row of a transaction at this nonce that no tx recorded.
+    pub(super) fn unrecorded_at(&self, nonce: Nonce) -> Option<&Tx> {
+        let id = RequestId::parse(format!("{UNRECORDED_PREFIX}{nonce}")).expect("a valid id");
+        self.rows.get(self.by_request.get(&id)?)
+    }
+
+    fn unrecorded(&self) -> Vec<Tx> {
+        let rows = self.rows.values();
+        let is_one = |tx: &&Tx| {
+            let id = tx.request.request_id.as_str();
+            id.starts_with(UNRECORDED_PREFIX)
+        };
+        rows.filter(is_one).cloned().collect()
     }
 
     /// What the open txs can cost that a keeper has seen: those have events.

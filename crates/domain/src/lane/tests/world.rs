@@ -2,13 +2,14 @@
 //! when the test wants it, in the order and with the outcome that the test chooses.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 
 use crate::attempt::OutgoingEnvelope;
 use crate::lane::{
-    AccountBalance, AccountNonces, Agreement, ChainQuery, Effect, EndpointNonces, Input, Lane,
-    LaneRules, Receipt, Step, Writes, reservations::MarkOutcome,
+    AccountBalance, AccountNonces, AdmittedRequest, Agreement, ChainQuery, Effect, EndpointNonces,
+    Input, Lane, LaneRules, Receipt, Step, Writes, reservations::MarkOutcome,
 };
 use crate::{
     Attempt, Header, Holder, Mark, MonotonicTime, NodeName, Nonce, SendOutcome, Timestamp, Token,
@@ -46,6 +47,11 @@ pub(super) struct World {
     follower: VecDeque<Input>,
     history: Vec<AccountNonces>,
     token: Token,
+    /// What the store was told of the lane's history.
+    pub(super) halted: Option<String>,
+    pub(super) is_reconciled: bool,
+    /// How often the lane queried which transactions consumed its nonces.
+    pub(super) attributions: u64,
     made: u64,
     used_elsewhere: u64,
     /// The account's balance.
@@ -72,6 +78,7 @@ pub(super) enum Job {
         limit: u64,
         page: Option<Page>,
     },
+    Attribute(Range<u64>, Header),
     Finals(Vec<TxId>),
     Headers(Vec<u64>),
     QueryBalance,
@@ -96,6 +103,9 @@ impl World {
             follower,
             history,
             token: Token(1),
+            halted: None,
+            is_reconciled: true,
+            attributions: 0,
             made: 0,
             used_elsewhere: 0,
             balance: U256::from(u64::MAX),
@@ -201,7 +211,19 @@ impl World {
                 assert_eq!(first, tx, "two txs left for nonce {}", out.nonce);
                 Job::Send(out)
             }
-            Effect::Watch(_) | Effect::Unwatch(_) | Effect::MarkReconciled => return,
+            Effect::Watch(_) | Effect::Unwatch(_) => return,
+            Effect::MarkReconciled => {
+                self.is_reconciled = true;
+                return;
+            }
+            Effect::Halt(reason) => {
+                self.halted = Some(reason);
+                return;
+            }
+            Effect::AttributeNonces { nonces, up_to } => {
+                self.attributions += 1;
+                Job::Attribute(nonces, up_to)
+            }
             Effect::LoadBacklog { from, limit } => Job::Backlog {
                 from,
                 limit,
@@ -253,6 +275,36 @@ impl World {
     pub(super) fn crash(&mut self) {
         self.token = self.token.next();
         self.load(Some("old"));
+    }
+
+    /// The store is replaced by an older copy of it, under another history.
+    pub(super) fn restore(&mut self, backup: Store, is_accepted: bool) {
+        self.store = backup;
+        self.is_reconciled = false;
+        self.crash();
+        self.lane = self.lane.clone().with_possible_loss(is_accepted);
+    }
+
+    /// A client's request with the payload of another one reaches the keeper.
+    pub(super) fn accept_like(&mut self, id: TxId) -> TxId {
+        let number = u64::try_from(id.0.as_u128()).expect("ids of requests are small");
+        let like = request(number);
+        let request = AdmittedRequest {
+            payload: like.payload,
+            fingerprint: like.fingerprint,
+            ..request(self.fresh())
+        };
+        let id = request.id;
+        self.input(Input::Accept(request));
+        id
+    }
+
+    /// Nodes can show the transactions of all attempts so far.
+    pub(super) fn show_payloads(&mut self) {
+        for attempt in self.store.attempts.values() {
+            let payload = self.store.rows[&attempt.tx_id].request.payload.clone();
+            self.chain.payloads.insert(attempt.hash, payload);
+        }
     }
 
     /// A commit fails, and its keeper reads the lane again: memory and all that was under way are gone.
@@ -334,7 +386,7 @@ impl World {
             }
             Job::QueryNonces(answer) => *answer = Some(nonces),
             Job::Sign(_) | Job::Send(_) | Job::Fetch(_) | Job::Finals(_) | Job::Headers(_) => {}
-            Job::FindConsumer { .. } | Job::QueryBalance => {}
+            Job::FindConsumer { .. } | Job::QueryBalance | Job::Attribute(..) => {}
         }
     }
 
@@ -379,6 +431,10 @@ impl World {
             Job::QueryBalance => Input::Balance {
                 queried_at: MonotonicTime(self.now.0),
                 answer: (how % 4 != 3).then(|| self.balance()),
+            },
+            Job::Attribute(nonces, up_to) => Input::NoncesAttributed {
+                up_to: up_to.number,
+                found: (how == 0).then(|| self.chain.consumed(nonces, up_to.number)),
             },
             Job::Finals(ids) => {
                 let rows = ids.iter().map(|id| self.store.rows[id].clone());

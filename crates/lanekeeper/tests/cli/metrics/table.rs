@@ -41,7 +41,8 @@ const fn metric(
 const ENGINE: ReachedBy = ReachedBy::Test("crates/engine/tests/node/metrics.rs");
 const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee.rs");
 const EVENTS: ReachedBy = ReachedBy::Test("crates/engine/src/shard/event_counts.rs");
-const TIMELINE: ReachedBy = ReachedBy::Test("crates/engine/src/timeline.rs");
+const HISTORY: ReachedBy = ReachedBy::Test("crates/engine/src/history.rs");
+const WITNESS: ReachedBy = ReachedBy::Test("crates/lanekeeper/src/witness/tests.rs");
 const COMPONENT: ReachedBy = ReachedBy::Test("crates/nonce/tests/component/metrics.rs");
 const CONNECTIONS: ReachedBy = ReachedBy::Test("crates/api/src/connection_limits.rs");
 const LOCK: ReachedBy = ReachedBy::Test("crates/nonce/tests/schemes/lock.rs");
@@ -77,7 +78,7 @@ pub(super) const METRICS: &[Metric] = {
         metric("lanekeeper_lease_fenced_total", Counter, &["op"], TwoNodes),
         metric("lanekeeper_lease_locked_total", Counter, &[], ENGINE),
         metric("lanekeeper_lease_renew_failed_total", Counter, &[], ENGINE),
-        metric("lanekeeper_lease_token_backwards_total", Counter, &[], TIMELINE),
+        metric("lanekeeper_lease_token_backwards_total", Counter, &[], HISTORY),
         metric("lanekeeper_lease_token_changes_total", Counter, &[], TwoNodes),
         metric("lanekeeper_nonce_allocate_total", Counter, &["result"], OneNode),
         metric("lanekeeper_nonce_generations_total", Counter, &[], BLOCKS),
@@ -107,6 +108,8 @@ pub(super) const METRICS: &[Metric] = {
         metric("lanekeeper_tx_resubmitted_total", Counter, &[], TwoNodes),
         metric("lanekeeper_tx_stuck_total", Counter, &[], OneNode),
         metric("lanekeeper_tx_submit_total", Counter, &["result"], OneNode),
+        metric("lanekeeper_witness_failures_total", Counter, &["op"], WITNESS),
+        metric("lanekeeper_witness_losses_total", Counter, &[], ENGINE),
     ]
 };
 

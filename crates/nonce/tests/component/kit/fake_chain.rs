@@ -1,12 +1,14 @@
 //! A scripted chain.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
-    AccountBalance, AccountNonces, Agreement, ChainQuery, EndpointNonces, NonceConsumer,
+    AccountBalance, AccountNonces, Agreement, ChainQuery, ConsumedNonce, EndpointNonces,
+    NonceConsumer,
 };
 use domain::{
     Address, B256, ChainId, EffectDigest, FeeQuote, Header, Inclusion, Nonce, SendOutcome, U256,
@@ -333,6 +335,16 @@ impl Chain for FakeChain {
                 effect_digest: EffectDigest::of(None, U256::ZERO, &[]),
             }
         }))
+    }
+
+    async fn find_consumers(
+        &self,
+        _account: Address,
+        _nonces: Range<u64>,
+        _up_to: Header,
+    ) -> Result<Vec<ConsumedNonce>, ChainError> {
+        let why = "reservations attribute no nonces".to_owned();
+        Err(ChainError::Unusable(why))
     }
 
     async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {

@@ -107,6 +107,7 @@ impl LaneCluster {
             signer: Arc::new(MemorySigner::new(Vec::new())),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             peers: Arc::new(self.peers.clone()),
+            witness: None,
         };
         let ids = chains.iter().map(|chain| chain.id());
         let config = config(

@@ -39,6 +39,7 @@ const SCHEMA: Schema = Schema {
         "signer_lease",
         "signer_nonce_cursor",
         "store_identity",
+        "store_restore",
         "tx_attempt",
     ],
     sequences: &[],

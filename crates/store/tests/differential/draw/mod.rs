@@ -96,8 +96,6 @@ pub(crate) struct Sequence {
     pub(crate) seed: u64,
     /// Whether every commit is appended to the feed at once, or by separate steps.
     pub(crate) is_fed_at_once: bool,
-    /// Whether a standby may take over.
-    pub(crate) has_promotions: bool,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -117,7 +115,6 @@ impl Sequence {
         Self {
             seed,
             is_fed_at_once,
-            has_promotions,
             steps: steps.collect(),
         }
     }

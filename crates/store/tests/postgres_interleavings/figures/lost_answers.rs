@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use domain::{GrantId, LeaseGrant, Writes};
+use domain::{GrantId, History, LeaseGrant, Writes};
 use engine::ports::{CommitOutcome, LaneBatch, RegrantOutcome, Store as _};
 use rig::postgres::{Database, shared};
 use rig::proxy::{AfterLoss, TcpProxy};
 use sim::rng::Rng;
 use store::postgres::PostgresStore;
 
-use crate::kit::{Memory, acceptance, keep, migrated, new_grant, new_lane, node, open};
+use crate::kit::{
+    Memory, acceptance, keep, migrated, new_grant, new_lane, node, open, present_history,
+};
 use crate::report::{figure, majors, size};
 
 /// The text that every call of the gate contains.
@@ -90,6 +92,7 @@ struct World {
     /// Past it.
     direct: std::sync::Arc<PostgresStore>,
     memory: Memory,
+    history: History,
     rng: Rng,
     counts: Counts,
 }
@@ -104,6 +107,7 @@ impl World {
             // One connection for writes: the one that was just used.
             node: open(&database.url_through(proxy.port()), 3).await,
             memory: Memory::new(key, lease_grant, &node("a")),
+            history: present_history(&*direct).await,
             rng: Rng::new(seed),
             counts: Counts::default(),
             proxy,
@@ -136,7 +140,7 @@ impl World {
     async fn commit_unluckily(&self, batch: LaneBatch) -> Option<CommitOutcome> {
         // A connection is there, so that bad luck meets the commit and not the way to it.
         self.node
-            .mark_reconciled(batch.lease_grant)
+            .mark_reconciled(batch.lease_grant, self.history)
             .await
             .expect("settle");
         let commit = self.node.commit(vec![batch.into()]);

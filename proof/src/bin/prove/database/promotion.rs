@@ -102,7 +102,7 @@ pub(crate) async fn promote(
     Ok(())
 }
 
-/// Waits until a node has logged `times` timeline changes.
+/// Waits until a node has logged `times` changes of the history.
 pub(crate) async fn noticed(node: &Node, times: usize) -> Outcome<()> {
     let what = format!("node {} notices the change of history", node.name);
     eventually(&what, NOTICED_WITHIN, || async {
@@ -111,7 +111,7 @@ pub(crate) async fn noticed(node: &Node, times: usize) -> Outcome<()> {
     })
     .await?;
     ensure(
-        node.logged("timeline changed")? >= times,
+        node.logged("history changed")? >= times,
         format!("node {} does not log it", node.name),
     )
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::mutation::{self, Mutation};
 use domain::lease::LeaseRequest;
-use domain::{GrantId, LaneId, LaneKey, LeaseGrant, Timestamp};
+use domain::{GrantId, History, LaneId, LaneKey, LeaseGrant, Timestamp};
 use engine::ports::{AcquireOutcome, RegrantOutcome, RenewOutcome, StoreError};
 use futures::future::join_all;
 
@@ -259,17 +259,18 @@ impl Server {
         Ok(written.await?)
     }
 
-    /// Records that a lane is reconciled on the present timeline.
+    /// Records that a lane is reconciled under this history, if that is still the store's.
     pub(in crate::store) async fn mark_reconciled(
         &self,
         lease_grant: LeaseGrant,
-    ) -> Result<(), StoreError> {
+        history: History,
+    ) -> Result<bool, StoreError> {
         let transaction = self.as_keeper("mark reconciled", lease_grant).await?;
         let Some(transaction) = transaction else {
-            return Ok(());
+            return Ok(false);
         };
         Ok(transaction
-            .commit(|_, rows| rows.mark_reconciled(lease_grant))
+            .commit(|_, rows| rows.mark_reconciled(lease_grant, history))
             .await?)
     }
 
@@ -305,6 +306,33 @@ impl Server {
         Ok(is_held.then_some(transaction))
     }
 
+    /// A node has seen more commits of a lane than the store has. Both rows are locked, as by a takeover.
+    pub(in crate::store) async fn halt_lost_lane(
+        &self,
+        key: LaneKey,
+        batch_seq: u64,
+        grant: GrantId,
+        reason: &str,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.begin("halt lost lane");
+        let lane = transaction.read(|rows| rows.lane_by_key(key).map(|lane| lane.id));
+        let mut new = Vec::new();
+        match lane {
+            None => new = make_lanes(&mut transaction, vec![key]).await?,
+            Some(lane) => {
+                for row in [Row::Lease(lane), Row::Lane(lane)] {
+                    transaction.step().await?;
+                    transaction.lock(row).await?;
+                }
+            }
+        }
+        let halted = transaction.commit(|_, rows| {
+            insert_lanes(rows, &new);
+            rows.halt_lost_lane(key, batch_seq, grant, reason)
+        });
+        Ok(halted.await?)
+    }
+
     /// An operator lets a lane continue as it is; returns whether it was halted.
     pub(in crate::store) async fn accept_loss(&self, key: LaneKey) -> Result<bool, StoreError> {
         let mut transaction = self.begin("accept loss");
@@ -312,8 +340,10 @@ impl Server {
         let Some(lane) = lane else {
             return Ok(false);
         };
-        transaction.step().await?;
-        transaction.lock(Row::Lease(lane)).await?;
+        for row in [Row::Lease(lane), Row::Lane(lane)] {
+            transaction.step().await?;
+            transaction.lock(row).await?;
+        }
         Ok(transaction.commit(|_, rows| rows.accept_loss(key)).await?)
     }
 

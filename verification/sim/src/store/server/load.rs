@@ -48,7 +48,7 @@ impl Server {
         self.pause().await;
         let in_flight = rows()?.in_flight;
         self.pause().await;
-        let finals = rows()?.finals;
+        let mined = rows()?.mined;
         self.pause().await;
         let after = lane_row()?;
         if (after.batch_seq, after.event_seq) != (before.batch_seq, before.event_seq) {
@@ -59,7 +59,7 @@ impl Server {
             backlog_from: nonces.backlog_from,
             held: nonces.held,
             consumed_below: nonces.consumed_below,
-            finals,
+            mined,
             ..after
         })
     }

@@ -30,13 +30,13 @@ CREATE TABLE lane_feed (
   fed_seq bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- The last assigned position, and the server's timeline in which it was assigned (0: none yet). One row.
+-- The last assigned position, and the history in which it was assigned (empty: none yet). One row.
 CREATE TABLE feed_head (
   one      boolean PRIMARY KEY CHECK (one),
   position bigint NOT NULL,
-  timeline bigint NOT NULL
+  history  text COLLATE "C" NOT NULL
 ) WITH (fillfactor = 50);
-INSERT INTO feed_head (one, position, timeline) VALUES (true, 0, 0);
+INSERT INTO feed_head (one, position, history) VALUES (true, 0, '');
 
 -- Headers, once per chain, insert-only: a tx or event names its newest counted header, and its confirmations are found by
 -- following the parents.
@@ -49,10 +49,23 @@ CREATE TABLE chain_header (
   PRIMARY KEY (chain_id, hash)
 );
 
--- Identifies this store, so that a cursor of another store is refused instead of skipping events.
+-- What identifies this store. One row.
 CREATE TABLE store_identity (
-  id bytea NOT NULL
+  one        boolean PRIMARY KEY CHECK (one),
+  database   bigint NOT NULL,         -- random: distinguishes the databases of one server
+  restores   bigint NOT NULL,         -- how many restores of a backup were declared
+  cursor_tag bytea  NOT NULL          -- part of every feed cursor: a cursor of another store, or of before a declared
+                                      -- restore, is refused instead of skipping or repeating events
 );
--- The first four bytes of a version 4 uuid are random.
-INSERT INTO store_identity (id) VALUES (substr(uuid_send(gen_random_uuid()), 1, 4));
+-- The first bytes of a version 4 uuid are random.
+INSERT INTO store_identity (one, database, restores, cursor_tag)
+VALUES (true, ('x' || encode(substr(uuid_send(gen_random_uuid()), 1, 4) || substr(uuid_send(gen_random_uuid()), 1, 4), 'hex'))::bit(64)::bigint,
+  0, substr(uuid_send(gen_random_uuid()), 1, 4));
 
+
+-- Every declared restore of a backup, for operators.
+CREATE TABLE store_restore (
+  number      bigint PRIMARY KEY,     -- what `store_identity.restores` became
+  declared_at timestamptz NOT NULL,
+  reason      text NOT NULL
+);

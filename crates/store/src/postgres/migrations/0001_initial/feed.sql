@@ -7,7 +7,7 @@ CREATE FUNCTION lanekeeper_feed(lanes bigint[]) RETURNS bigint LANGUAGE plpgsql 
   SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
   SET jit = off AS $$
 #variable_conflict use_column
-DECLARE head bigint; behind bigint[]; n bigint;
+DECLARE head bigint; behind bigint[]; n bigint; present text;
 BEGIN
   -- Without the lock first: most often there is nothing to append, and nothing should be written.
   IF cardinality(lanes) = 0 THEN
@@ -18,9 +18,10 @@ BEGIN
     behind := lanes;
   END IF;
 
-  -- On another timeline positions may have been assigned, read and lost: continue far above those, so that no reader skips
+  -- In another history positions may have been assigned, read and lost: continue far above those, so that no reader skips
   -- the next ones.
-  SELECT h.position + CASE WHEN h.timeline IN (0, lanekeeper_timeline()) THEN 0 ELSE 1000000000 END
+  present := lanekeeper_history();
+  SELECT h.position + CASE WHEN h.history IN ('', present) THEN 0 ELSE 1000000000 END
     INTO STRICT head FROM feed_head AS h WHERE h.one FOR UPDATE;
 
   WITH fed AS (
@@ -34,7 +35,7 @@ BEGIN
   ON CONFLICT (lane_id) DO UPDATE SET fed_seq = excluded.fed_seq;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n > 0 THEN
-    UPDATE feed_head SET position = head + n, timeline = lanekeeper_timeline() WHERE one;
+    UPDATE feed_head SET position = head + n, history = present WHERE one;
   END IF;
   RETURN n;
 END $$;

@@ -9,10 +9,13 @@ CREATE FUNCTION lanekeeper_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 $$;
 
--- The server's timeline: another one after a standby was promoted. Fails on a standby. (The timeline in the control file
--- is stale right after a promotion.)
-CREATE FUNCTION lanekeeper_timeline() RETURNS bigint LANGUAGE sql VOLATILE AS $$
-  SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
+-- The store's history: another one after a standby was promoted, or a restore declared. Fails on a standby. (The timeline
+-- in the control file is stale right after a promotion.) It reads a file: statements call it once, not once per row.
+CREATE FUNCTION lanekeeper_history() RETURNS text LANGUAGE sql VOLATILE AS $$
+  SELECT lpad(to_hex(server.system_identifier # store.database), 16, '0')
+    || '.' || ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
+    || '.' || store.restores
+  FROM store_identity AS store, pg_control_system() AS server
 $$;
 
 -- Whether a tx in this state is unfinished.
@@ -38,8 +41,8 @@ BEGIN
   ORDER BY w.chain_id, w.signer
   ON CONFLICT (chain_id, signer) DO NOTHING;
 
-  INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, timeline)
-  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), lanekeeper_timeline()
+  INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
+  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), (SELECT lanekeeper_history())
   FROM lane JOIN unnest(chains, signers) AS w(chain_id, signer) USING (chain_id, signer)
   ORDER BY lane.lane_id
   ON CONFLICT (lane_id) DO NOTHING;
@@ -52,3 +55,18 @@ BEGIN
   ON CONFLICT (lane_id) DO NOTHING;
 END $$;
 
+
+-- An operator declares that a backup was restored. From now on every lane is unreconciled, no grant and no cursor of the
+-- feed holds any more, and every node notices it by its next heartbeat. The rows are locked as by takeovers, leases before
+-- lane rows and each in lane order: a batch that is in progress lands before this, or is fenced. Returns the new history.
+CREATE FUNCTION lanekeeper_declare_restore(why text) RETURNS text LANGUAGE plpgsql VOLATILE
+  SET search_path FROM CURRENT AS $$
+BEGIN
+  PERFORM FROM signer_lease ORDER BY lane_id FOR UPDATE;
+  PERFORM FROM signer_nonce_cursor ORDER BY lane_id FOR UPDATE;
+  UPDATE store_identity SET restores = restores + 1, cursor_tag = substr(uuid_send(gen_random_uuid()), 1, 4) WHERE one;
+  INSERT INTO store_restore (number, declared_at, reason) SELECT restores, now(), why FROM store_identity;
+  UPDATE signer_lease SET expires_at = 0, updated_at = lanekeeper_now();
+  UPDATE signer_nonce_cursor SET grant_id = gen_random_uuid(), updated_at = lanekeeper_now();
+  RETURN lanekeeper_history();
+END $$;

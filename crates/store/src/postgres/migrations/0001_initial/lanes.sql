@@ -15,9 +15,10 @@ CREATE TABLE signer_lease (
   renew_seq   bigint NOT NULL,
   expires_at  bigint NOT NULL,        -- by the database's clock; 0: released
   updated_at  bigint NOT NULL,
-  timeline    bigint NOT NULL,        -- the server's timeline in which the lane was last reconciled with its chain
   incarnation uuid,
   owner       text COLLATE "C",       -- NULL: never held
+  history     text COLLATE "C" NOT NULL, -- the store's history when the lane was last reconciled with its chain
+  accepted    text COLLATE "C",       -- the history in which an operator accepted its loss; NULL: reconciled since
   halted      text                    -- why no node may keep the lane until an operator decides
 ) WITH (fillfactor = 50);
 

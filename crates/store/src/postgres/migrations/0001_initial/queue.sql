@@ -31,12 +31,12 @@ BEGIN
   JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer
   JOIN signer_lease AS l ON l.lane_id = lane.lane_id
   LEFT JOIN managed_tx AS tx ON tx.lane_id = lane.lane_id AND tx.request_id = w.request_id
-  WHERE (l.halted IS NOT NULL OR l.timeline <> lanekeeper_timeline()) AND tx.tx_id IS NULL
+  WHERE (l.halted IS NOT NULL OR l.history <> (SELECT lanekeeper_history())) AND tx.tx_id IS NULL
   LIMIT 1;
   IF FOUND AND refused.halted IS NOT NULL THEN
     RAISE EXCEPTION '%', refused.halted USING ERRCODE = 'LK002';
   ELSIF FOUND THEN
-    RAISE EXCEPTION 'the database''s timeline changed, and the lane is not reconciled with its chain yet'
+    RAISE EXCEPTION 'the database''s history changed, and the lane is not reconciled with its chain yet'
       USING ERRCODE = 'LK003';
   END IF;
 

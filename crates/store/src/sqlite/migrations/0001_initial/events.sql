@@ -25,9 +25,20 @@ CREATE TABLE chain_header (
   PRIMARY KEY (chain_id, hash)
 ) STRICT, WITHOUT ROWID;
 
--- Identifies this store, so that a cursor of another store is refused instead of skipping events.
+-- What identifies this store. One row.
 CREATE TABLE store_identity (
-  id BLOB NOT NULL
+  one        INTEGER PRIMARY KEY CHECK (one = 1),
+  store      INTEGER NOT NULL,        -- random
+  restores   INTEGER NOT NULL,        -- how many restores of a backup were declared
+  cursor_tag BLOB    NOT NULL         -- part of every feed cursor: a cursor of another store, or of before a declared
+                                      -- restore, is refused instead of skipping or repeating events
 ) STRICT;
-INSERT INTO store_identity (id) VALUES (randomblob(4));
+INSERT INTO store_identity (one, store, restores, cursor_tag) VALUES (1, random(), 0, randomblob(4));
 
+
+-- Every declared restore of a backup, for operators.
+CREATE TABLE store_restore (
+  number      INTEGER PRIMARY KEY,    -- what `store_identity.restores` became
+  declared_at INTEGER NOT NULL,
+  reason      TEXT    NOT NULL
+) STRICT;

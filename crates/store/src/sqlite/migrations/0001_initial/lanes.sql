@@ -7,15 +7,17 @@ CREATE TABLE lane (
   UNIQUE (chain_id, signer)
 ) STRICT;
 
--- The lease.
+-- The lease. It is created together with its lane, under token 0 and without an owner.
 CREATE TABLE signer_lease (
   lane_id     INTEGER PRIMARY KEY,
-  owner       TEXT    NOT NULL,
-  incarnation BLOB    NOT NULL,
+  owner       TEXT,                   -- NULL: never held
+  incarnation BLOB,
   token       INTEGER NOT NULL,
   renew_seq   INTEGER NOT NULL,
   expires_at  INTEGER NOT NULL,       -- by the store's clock; 0: released
   updated_at  INTEGER NOT NULL,
+  history     TEXT    NOT NULL,       -- the store's history when the lane was last reconciled with its chain
+  accepted    TEXT,                   -- the history in which an operator accepted its loss; NULL: reconciled since
   halted      TEXT                    -- why no node may keep the lane until an operator decides
 ) STRICT;
 

@@ -10,7 +10,8 @@ SELECT
   lease.halted,
   strftime('%Y-%m-%dT%H:%M:%fZ', lease.updated_at / 1000.0, 'unixepoch') AS updated_at
 FROM signer_lease AS lease
-JOIN lane USING (lane_id);
+JOIN lane USING (lane_id)
+WHERE lease.owner IS NOT NULL;        -- the row is created with its lane, before a node holds it
 
 CREATE VIEW lane_view AS
 SELECT

@@ -1,36 +1,43 @@
-//! What reveals that the store has lost commits: its timeline, the tokens that this node has seen, and what it knew
+//! What reveals that the store has lost commits: its history, the tokens that this node has seen, and what it knew
 //! of lanes that left its memory.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use domain::{LaneKey, Token};
+use domain::{History, LaneKey, Token};
 use metrics::counter;
 
 use crate::core::lock;
 use crate::ownership::LastKnownLane;
+use crate::witness::CommittedLanes;
 
 #[derive(Default)]
-pub(crate) struct TimelineWatch {
-    /// The store's timeline as last seen.
-    timeline: Mutex<Option<u64>>,
+pub(crate) struct HistoryWatch {
+    /// The store's history as last seen.
+    history: Mutex<Option<History>>,
     /// Whether it changed and no heartbeat has acted upon that.
     changed: AtomicBool,
     /// The highest token of each lane that this node has seen.
     tokens: Mutex<BTreeMap<LaneKey, Token>>,
     last_known_lanes: Mutex<BTreeMap<LaneKey, LastKnownLane>>,
+    pub(crate) committed: CommittedLanes,
 }
 
-impl TimelineWatch {
-    pub(crate) fn observe_timeline(&self, timeline: u64) {
-        let before = lock(&self.timeline).replace(timeline);
-        if before.is_some_and(|before| before != timeline) {
+impl HistoryWatch {
+    pub(crate) fn observe_history(&self, history: History) {
+        let before = lock(&self.history).replace(history);
+        if before.is_some_and(|before| before != history) {
             self.changed.store(true, Ordering::Release);
         }
     }
 
-    /// Whether the timeline changed since the last call.
+    /// The store's history as last seen.
+    pub(crate) fn present(&self) -> Option<History> {
+        *lock(&self.history)
+    }
+
+    /// Whether the history changed since the last call.
     pub(crate) fn take_changed(&self) -> bool {
         self.changed.swap(false, Ordering::AcqRel)
     }
@@ -81,22 +88,44 @@ mod tests {
         signer: Address::ZERO,
     };
 
+    const HISTORY: History = History {
+        store: 5,
+        timeline: 7,
+        restores: 0,
+    };
+
     #[test]
-    fn timeline_change_is_reported_once_and_never_for_the_first_one() {
-        let watch = TimelineWatch::default();
-        watch.observe_timeline(7);
-        assert!(!watch.take_changed(), "the first timeline is no change");
-        watch.observe_timeline(8);
-        watch.observe_timeline(8);
-        assert!(watch.take_changed());
-        assert!(!watch.take_changed());
+    fn history_change_is_reported_once_and_never_for_the_first_one() {
+        let watch = HistoryWatch::default();
+        watch.observe_history(HISTORY);
+        assert!(!watch.take_changed(), "the first history is no change");
+        let changes = [
+            History {
+                store: 6,
+                ..HISTORY
+            },
+            History {
+                timeline: 8,
+                ..HISTORY
+            },
+            History {
+                restores: 1,
+                ..HISTORY
+            },
+        ];
+        for changed in changes {
+            watch.observe_history(changed);
+            watch.observe_history(changed);
+            assert!(watch.take_changed(), "{changed}");
+            assert!(!watch.take_changed());
+        }
     }
 
     #[test]
     fn token_below_a_seen_one_proves_lost_commits() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let _recording = metrics::set_default_local_recorder(&recorder);
-        let watch = TimelineWatch::default();
+        let watch = HistoryWatch::default();
         assert!(!watch.is_token_backwards(LANE, Token(1)));
         watch.record_token(LANE, Token(5));
         assert!(!watch.is_token_backwards(LANE, Token(5)));

@@ -1,0 +1,227 @@
+//! Commits that the store has lost: what they sent is found on the chain before anything is allocated.
+
+use super::rules;
+use super::store::Store;
+use super::world::{World, agreed};
+use crate::lane::{AccountNonces, FOREIGN_FINALITY_DEPTH_MIN, Input, UNRECORDED_PREFIX};
+use crate::{Nonce, SubState, Tx, TxId, TxState};
+
+/// Two txs are in the store; the second is queued. Returns the store from before the second gets its nonce.
+fn backup_with_a_queued_tx() -> (World, Store, TxId) {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.deliver_all();
+    let queued = world.queue_elsewhere();
+    let backup = world.store.clone();
+    (world, backup, queued)
+}
+
+/// The queued tx is sent and mined, deep enough to count.
+fn execute(world: &mut World) {
+    world.input(Input::QueueChanged);
+    world.deliver_all();
+    world.show_payloads();
+    blocks(world, FOREIGN_FINALITY_DEPTH_MIN + 2);
+}
+
+fn blocks(world: &mut World, count: u64) {
+    for _ in 0..count {
+        world.mine(usize::MAX, true);
+        world.tick(1_000);
+        world.deliver_all();
+    }
+}
+
+/// Time for two answers of the chain.
+fn settle(world: &mut World) {
+    for _ in 0..10 {
+        world.tick(1_000);
+        world.deliver_all();
+    }
+}
+
+fn unrecorded(world: &World) -> Vec<&Tx> {
+    let rows = world.store.rows.values();
+    let is_one = |tx: &&Tx| {
+        tx.request
+            .request_id
+            .as_str()
+            .starts_with(UNRECORDED_PREFIX)
+    };
+    rows.filter(is_one).collect()
+}
+
+#[test]
+fn lost_commits_above_the_cursor_halt_the_lane_and_are_named() {
+    let (mut world, backup, queued) = backup_with_a_queued_tx();
+    execute(&mut world);
+    world.restore(backup, false);
+    settle(&mut world);
+    let hash = unrecorded(&world)[0].tx_hash.expect("it was found");
+    let reason = world.halted.clone().expect("it halts");
+    assert!(
+        reason.contains("nonces 1 to 1") && reason.contains(&hash.to_string()),
+        "{reason}"
+    );
+    assert_eq!(world.store.rows[&queued].state, TxState::Created);
+    assert_eq!(
+        world.store.next_nonce,
+        Nonce(1),
+        "the proof of the loss stays"
+    );
+    // The keeper dies before the store knows that the lane is halted: the next one halts it.
+    world.halted = None;
+    world.restore(world.store.clone(), false);
+    settle(&mut world);
+    assert!(world.halted.is_some());
+}
+
+#[test]
+fn queued_tx_that_a_lost_commit_executed_is_held_once_the_loss_is_accepted() {
+    let (mut world, backup, queued) = backup_with_a_queued_tx();
+    execute(&mut world);
+    world.restore(backup, true);
+    settle(&mut world);
+    assert_eq!(world.halted, None);
+    let held = &world.store.rows[&queued];
+    assert_eq!(
+        (held.state, held.sub_state),
+        (TxState::Stuck, Some(SubState::ForeignNonce))
+    );
+    assert_eq!(
+        unrecorded(&world)[0].state,
+        TxState::FailedFinal,
+        "it accounts for the request"
+    );
+    let next = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&next].nonce, Some(Nonce(2)));
+    blocks(&mut world, 5);
+    assert!(world.is_reconciled, "nothing that may be lost is open");
+}
+
+#[test]
+fn repeat_of_a_lost_request_is_held_by_a_later_keeper_and_only_one() {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.deliver_all();
+    let backup = world.store.clone();
+    let lost = world.accept();
+    world.deliver_all();
+    world.show_payloads();
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 2);
+    world.restore(backup, true);
+    settle(&mut world);
+    blocks(&mut world, 5);
+    assert!(world.is_reconciled);
+    // Hours later, at another keeper.
+    world.crash();
+    world.deliver_all();
+    world.tick(3_600_000);
+    world.deliver_all();
+    let again = world.accept_like(lost);
+    let equal = world.accept_like(lost);
+    world.deliver_all();
+    assert_eq!(world.store.rows[&again].state, TxState::Stuck);
+    assert_eq!(world.store.rows[&again].nonce, None);
+    assert_eq!(world.store.rows[&equal].nonce, Some(Nonce(2)), "one to one");
+}
+
+#[test]
+fn lane_that_lost_nothing_continues_without_reading_blocks() {
+    let mut world = World::ready(rules());
+    let first = world.accept();
+    world.deliver_all();
+    world.restore(world.store.clone(), false);
+    let second = world.accept();
+    assert_eq!(
+        world.draft.rows[&second].nonce, None,
+        "the chain has not answered"
+    );
+    world.deliver_all();
+    assert_eq!(world.store.rows[&second].nonce, Some(Nonce(1)));
+    assert_eq!(world.attributions, 0);
+    blocks(&mut world, 5);
+    assert!(world.is_reconciled && world.halted.is_none());
+    assert_eq!(world.store.rows[&first].state, TxState::Confirmed);
+}
+
+#[test]
+fn nothing_is_allocated_while_an_unknown_transaction_is_pending() {
+    let (mut world, backup, queued) = backup_with_a_queued_tx();
+    world.input(Input::QueueChanged);
+    world.deliver_all();
+    world.show_payloads();
+    world.restore(backup, true);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Created, "not yet");
+    assert!(
+        world
+            .lane
+            .waiting_for()
+            .is_some_and(|why| why.contains("may be lost"))
+    );
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 4);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
+}
+
+#[test]
+fn nothing_is_allocated_while_no_endpoint_shows_what_consumed_a_nonce() {
+    let (mut world, backup, queued) = backup_with_a_queued_tx();
+    execute(&mut world);
+    let payloads = std::mem::take(&mut world.chain.payloads);
+    world.restore(backup, true);
+    settle(&mut world);
+    let why = world.lane.waiting_for().expect("it waits");
+    assert!(
+        why.contains("nonce 1 is consumed, and no two endpoints"),
+        "{why}"
+    );
+    assert_eq!(world.store.rows[&queued].state, TxState::Created);
+    world.chain.payloads = payloads;
+    blocks(&mut world, 6);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
+    assert_eq!(world.lane.waiting_for(), None);
+}
+
+#[test]
+fn foreign_transaction_between_own_nonces_is_recorded_and_does_not_halt() {
+    let mut world = World::ready(rules());
+    let first = world.accept();
+    world.deliver_all();
+    world.use_elsewhere(1);
+    world.tick(61_000);
+    world.deliver_all();
+    let behind = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&behind].nonce, Some(Nonce(2)));
+    world.chain.show_foreign();
+    world.restore(world.store.clone(), false);
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 4);
+    settle(&mut world);
+    assert_eq!(world.halted, None);
+    let next = world.accept();
+    blocks(&mut world, 5);
+    for id in [first, behind, next] {
+        assert_eq!(world.store.rows[&id].state, TxState::Confirmed);
+    }
+    assert!(world.is_reconciled);
+}
+
+#[test]
+fn nonce_that_seemed_consumed_is_our_own_once_it_is_allocated() {
+    let (mut world, backup, queued) = backup_with_a_queued_tx();
+    world.restore(backup, true);
+    let too_high = AccountNonces {
+        latest: Nonce(3),
+        pending: Nonce(3),
+    };
+    world.input(agreed(too_high));
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].nonce, Some(Nonce(1)));
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 4);
+    assert_eq!(unrecorded(&world), Vec::<&Tx>::new());
+    let mined = &world.store.rows[&queued];
+    assert!(!mined.is_open() && mined.inclusion.is_some());
+}

@@ -1,0 +1,87 @@
+//! A promotion that lost commits: what they sent is found on the chain and not paid again.
+
+use std::time::Duration;
+
+use domain::{Nonce, TxState, U256};
+use engine::node::{NewTx, Refusal};
+use engine::ports::{Store as _, TxRecord};
+
+use crate::support::{Cluster, RENEW, TestNode, lane, sleep, transfer};
+
+/// What the lost request pays.
+const LOST: U256 = U256::from_limbs([7, 0, 0, 0]);
+
+fn payment(request_id: &str) -> NewTx {
+    let mut request = transfer(1, request_id);
+    request.payload.value = LOST;
+    request
+}
+
+async fn mine_blocks(cluster: &Cluster, count: usize) {
+    for _ in 0..count {
+        cluster.chain.mine();
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// A node whose store has lost the commit that accepted and sent the request "lost", which is mined.
+async fn after_a_loss(cluster: &Cluster) -> TestNode {
+    let keeper = cluster.start_warm("a").await;
+    cluster.store.stop_standby();
+    let lost = keeper.node.handle().create(payment("lost")).await;
+    assert_eq!(lost.unwrap().record.tx.nonce, Some(Nonce(1)));
+    sleep(Duration::from_secs(1)).await;
+    mine_blocks(cluster, 20).await;
+    cluster.store.fail_over();
+    sleep(RENEW * 2).await;
+    keeper
+}
+
+/// The tx of a request, once it has a nonce or needs a decision.
+async fn decided(cluster: &Cluster, keeper: &TestNode, request: NewTx) -> TxRecord {
+    let id = loop {
+        match keeper.node.handle().create(request.clone()).await {
+            Ok(accepted) => break accepted.record.tx.id,
+            Err(Refusal::Halted(why)) => panic!("{why}"),
+            Err(_) => sleep(Duration::from_millis(500)).await,
+        }
+    };
+    for _ in 0..60 {
+        let record = cluster.store.tx(id).await.unwrap().unwrap();
+        if record.tx.nonce.is_some() || record.tx.state == TxState::Stuck {
+            return record;
+        }
+        mine_blocks(cluster, 1).await;
+    }
+    panic!("{id} waits for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lane_that_lost_commits_refuses_requests_until_the_loss_is_accepted() {
+    let cluster = Cluster::new();
+    let keeper = after_a_loss(&cluster).await;
+    let refused = keeper.node.handle().create(payment("lost")).await;
+    let Err(Refusal::Halted(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.contains("lost"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_request_that_comes_again_is_held_and_its_equal_is_paid() {
+    let cluster = Cluster::new();
+    let keeper = after_a_loss(&cluster).await;
+    let accepted = keeper.node.handle().accept_loss(lane(1), "counted").await;
+    assert_eq!(accepted, Ok(()));
+    let held = decided(&cluster, &keeper, payment("lost")).await;
+    assert_eq!((held.tx.state, held.tx.nonce), (TxState::Stuck, None));
+    let consumer = cluster.chain.mined().pop().expect("it was mined").hash;
+    let reason = held.tx.reason.expect("it names the transaction");
+    assert!(reason.contains(&consumer.to_string()), "{reason}");
+    let equal = decided(&cluster, &keeper, payment("equal")).await;
+    assert_eq!(equal.tx.nonce, Some(Nonce(2)), "one to one");
+    mine_blocks(&cluster, 3).await;
+    let mined = cluster.chain.mined();
+    let paid = mined.iter().filter(|tx| tx.envelope.value == LOST);
+    assert_eq!(paid.count(), 2, "the lost one and its equal");
+}
