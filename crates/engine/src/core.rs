@@ -13,17 +13,18 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::broadcaster::Outbox;
 use crate::cluster::{Cluster, Observations};
+use crate::customers::Customers;
 use crate::feed::Feed;
 use crate::history::HistoryWatch;
 use crate::node::{ChainRules, NodeConfig, Ports, Refusal};
 use crate::ownership::Leases;
-use crate::ports::{Chain, LeaseRequest, Member, Store, StoreError};
+use crate::ports::{Chain, LeaseRequest, Member, StoreError};
 use crate::revert_reasons::RevertReasons;
 use crate::routing::Routes;
 use crate::send_health::SendHealth;
 use crate::shard::Message;
 use crate::tasks::Tasks;
-use crate::watch::{LatestView, Waiters, WatchedHashes};
+use crate::watch::{LatestView, WatchedHashes};
 
 /// The first wait after a port failed.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
@@ -48,12 +49,6 @@ pub(crate) struct Core {
     pub(crate) history: HistoryWatch,
     pub(crate) feed: Feed,
     pub(crate) customers: Customers,
-}
-
-/// What serves the reads of customers, apart from the engine's own.
-pub(crate) struct Customers {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) waiters: Waiters,
 }
 
 /// This incarnation of the node.

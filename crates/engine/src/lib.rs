@@ -26,6 +26,7 @@ mod feed;
 mod finals_watch;
 
 mod broadcaster;
+mod customers;
 mod follower;
 mod history;
 mod poll_schedule;

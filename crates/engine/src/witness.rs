@@ -46,6 +46,7 @@ impl CommittedLanes {
 impl Core {
     /// Records a commit for the witness. One under a lease that was lost meanwhile is left to the next opening.
     pub(crate) fn record_commit(&self, lane: &Lane) {
+        self.customers.note_commit();
         let (key, lease_grant) = (lane.key(), lane.lease_grant());
         if let Some(history) = self.leases.history_of(key, lease_grant) {
             let witness = LaneWitness {

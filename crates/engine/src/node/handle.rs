@@ -138,7 +138,8 @@ impl NodeHandle {
 
     /// A tx by its id.
     pub async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
-        self.core.customers.store.tx(id).await
+        let customers = &self.core.customers;
+        customers.read(customers.store.tx(id)).await
     }
 
     /// A tx by its idempotency key.
@@ -147,31 +148,34 @@ impl NodeHandle {
         lane: LaneKey,
         request_id: &RequestId,
     ) -> Result<Option<TxRecord>, StoreError> {
-        self.core
-            .customers
-            .store
-            .tx_by_request(lane, request_id)
+        let customers = &self.core.customers;
+        customers
+            .read(customers.store.tx_by_request(lane, request_id))
             .await
     }
 
     /// A tx by the hash of any of its attempts.
     pub async fn tx_by_hash(&self, hash: B256) -> Result<Option<TxRecord>, StoreError> {
-        self.core.customers.store.tx_by_hash(hash).await
+        let customers = &self.core.customers;
+        customers.read(customers.store.tx_by_hash(hash)).await
     }
 
     /// A page of txs.
     pub async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
-        self.core.customers.store.txs(filter).await
+        let customers = &self.core.customers;
+        customers.read(customers.store.txs(filter)).await
     }
 
     /// The events of one tx.
     pub async fn tx_events(&self, id: TxId) -> Result<Option<Vec<EventRecord>>, StoreError> {
-        self.core.customers.store.tx_events(id).await
+        let customers = &self.core.customers;
+        customers.read(customers.store.tx_events(id)).await
     }
 
     /// A page of the feed.
     pub async fn events(&self, filter: &EventFilter) -> Result<EventPage, StoreError> {
-        self.core.customers.store.events(filter).await
+        let customers = &self.core.customers;
+        customers.read(customers.store.events(filter)).await
     }
 
     /// A wakeup for readers of the feed. It carries no data and may be spurious: readers read again, and also do
@@ -195,7 +199,8 @@ impl NodeHandle {
     }
 
     async fn lane_statuses(&self, keys: &[LaneKey]) -> Result<Vec<LaneStatus>, StoreError> {
-        let mut known = self.core.customers.store.lanes(keys).await?;
+        let customers = &self.core.customers;
+        let mut known = customers.read(customers.store.lanes(keys)).await?;
         let inspections = join_all(keys.iter().map(|key| self.inspect(*key))).await;
         let status = |(key, inspection): (&LaneKey, Inspection)| {
             let at = known.iter().position(|record| record.key == *key);

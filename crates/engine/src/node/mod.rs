@@ -27,7 +27,8 @@ pub use refusal::Refusal;
 pub use types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Origin, Readiness, WaitFor};
 
 use crate::cluster::Cluster;
-use crate::core::{ChainState, Core, Customers, LaneEntry, LaneRegistry, Lifecycle};
+use crate::core::{ChainState, Core, LaneEntry, LaneRegistry, Lifecycle};
+use crate::customers::Customers;
 use crate::feed::{self, Feed};
 use crate::finals_watch;
 use crate::follower::Follower;
@@ -38,7 +39,6 @@ use crate::rendezvous::Fnv;
 use crate::routing::{self, Routes};
 use crate::shard::{Message, Shard};
 use crate::tasks::Tasks;
-use crate::watch::Waiters;
 use crate::witness;
 
 /// When a node that has just started sends further heartbeats, to see nodes that start at the same time.
@@ -225,6 +225,7 @@ fn build_core(
     // A lane is opened once at a time.
     let (opener, openings) = mpsc::channel(entries.len().max(1));
     let customer_store = Arc::clone(&ports.store).for_customers();
+    let customers = Customers::new(customer_store, Arc::clone(&ports.clock), config.shards);
     let core = Core {
         lifecycle: Lifecycle::new(ports.clock.incarnation(), ports.clock.now()),
         ports,
@@ -242,10 +243,7 @@ fn build_core(
         routes: Routes::default(),
         history: HistoryWatch::default(),
         feed: Feed::default(),
-        customers: Customers {
-            store: customer_store,
-            waiters: Waiters::default(),
-        },
+        customers,
     };
     Ok((Arc::new(core), Receivers { inboxes, openings }))
 }

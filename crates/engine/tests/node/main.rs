@@ -11,6 +11,7 @@ mod losses;
 mod metrics;
 mod ownership;
 mod peers;
+mod readers;
 mod routing;
 mod scripted_store;
 mod support;

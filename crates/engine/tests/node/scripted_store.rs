@@ -125,6 +125,13 @@ macro_rules! pass_on {
                 self.twin.find_requests(requests).await
             }
 
+            async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+                let time = *self.script.list_time.lock().unwrap();
+                sleep(time).await;
+                self.check_cut()?;
+                self.twin.txs(filter).await
+            }
+
             $(async fn $verb(&self, $($name: $kind),*) -> Result<$answer, StoreError> {
                 self.check_cut()?;
                 self.twin.$verb($($name),*).await
@@ -152,7 +159,6 @@ pass_on! {
     tx(id: TxId) -> Option<TxRecord>;
     tx_by_request(lane: LaneKey, request_id: &RequestId) -> Option<TxRecord>;
     tx_by_hash(hash: B256) -> Option<TxRecord>;
-    txs(filter: &TxFilter) -> TxPage;
     tx_events(id: TxId) -> Option<Vec<EventRecord>>;
     events(filter: &EventFilter) -> EventPage;
     changed_txs(after: Option<&str>) -> ChangedTxs;

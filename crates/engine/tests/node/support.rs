@@ -48,6 +48,8 @@ pub(crate) struct StoreScript {
     pub(crate) fail_renewals: AtomicBool,
     /// The response of the next commit that confirms a tx is lost.
     pub(crate) lose_confirmation: AtomicBool,
+    /// How long a list of txs takes.
+    pub(crate) list_time: Mutex<Duration>,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,
