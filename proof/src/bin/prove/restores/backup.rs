@@ -97,7 +97,7 @@ impl Backup {
     /// Waits until the witness has the last commit of a lane: the file names it with a cursor behind all of its requests.
     pub(super) async fn wait_until_witnessed(&self, signer: &str) -> Outcome<()> {
         let path = self.state_dir().join("witness");
-        let cursor = format!(" {}", 2 * super::COUNT);
+        let cursor = format!(" {}", 3 * super::COUNT);
         eventually("the witness is written", WITNESSED_WITHIN, || async {
             let text = fs::read_to_string(&path).unwrap_or_default();
             let signer = signer.to_lowercase();

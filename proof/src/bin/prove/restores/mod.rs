@@ -167,6 +167,8 @@ impl Case {
     async fn lose(&mut self) -> Outcome<()> {
         print_step("requests after the backup: mined, sent, signed");
         self.pay(&self.lost, MINED, "mined").await?;
+        // An open lane signs without its chain.
+        self.pay(&self.lost, SIGNED, "opened").await?;
         self.cluster.auditor(&self.lost).wait_until_idle().await?;
         let chain = &self.cluster.chain.chain;
         chain.call("evm_setAutomine", json!([false])).await?;
