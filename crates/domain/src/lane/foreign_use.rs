@@ -49,15 +49,18 @@ impl Lane {
         });
     }
 
-    /// The answer to the query for the transaction that consumed a nonce of ours.
+    /// The answer to the query for the transaction that consumed a nonce of ours. Only blocks that are final for foreign
+    /// use give a tx another nonce, whatever the query was made for: the answer to the search for a claimed nonce may come
+    /// when the lane has allocated that nonce.
     pub(super) fn on_consumed(
         &mut self,
         nonce: Nonce,
+        up_to: u64,
         by: Option<NonceConsumer>,
         (queried, is_named): (&[B256], bool),
         cx: &mut StepContext,
     ) {
-        if self.on_claim_searched(nonce, by, cx) {
+        if self.on_claim_searched(nonce, up_to, by, cx) {
             return;
         }
         if let Some(suspicion) = self.chain.suspicion_of(nonce) {
@@ -74,6 +77,7 @@ impl Lane {
                 cx.effects.push(Effect::FetchReceipts(vec![hash]));
                 return;
             }
+            Some(_) if !self.is_final_for_foreign_use(up_to) => return,
             Some(NonceConsumer::Transaction {
                 hash,
                 effect_digest,
@@ -94,6 +98,14 @@ impl Lane {
             self.give_up_nonce(nonce, foreign, cx);
         }
         self.check_foreign_use(cx);
+    }
+
+    /// Whether a foreign transaction in a block of this height counts.
+    pub(super) fn is_final_for_foreign_use(&self, height: u64) -> bool {
+        let finality = self.rules.confirmations.finality;
+        let newest = self.chain.view.as_ref();
+        let newest = newest.and_then(|view| foreign_final_height(finality, view));
+        newest.is_some_and(|newest| height <= newest)
     }
 
     /// The tx's nonce is consumed for good, so none of its attempts can be mined any more: it may have another one.

@@ -210,10 +210,11 @@ impl Lane {
             }
             Input::Consumed {
                 nonce,
+                up_to,
                 by,
                 hashes,
                 is_named,
-            } => self.on_consumed(nonce, by, (&hashes, is_named), cx),
+            } => self.on_consumed(nonce, up_to, by, (&hashes, is_named), cx),
             Input::NoncesAttributed { up_to, found } => self.on_nonces_attributed(up_to, found, cx),
             Input::Finals(txs) => self.reopen_finals(txs, cx),
             Input::OldHeaders(headers) => self.on_old_headers(&headers, cx),

@@ -34,15 +34,7 @@ struct ConsumerSearch {
     nonce: Nonce,
     /// The height of the tip when it was first claimed.
     first_seen: u64,
-    under_way: Option<SearchedBlocks>,
-}
-
-/// Up to which block a search goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SearchedBlocks {
-    UpToTip,
-    /// Up to a block that was the tip at first sight or came later, and is final.
-    UpToFinal,
+    is_under_way: bool,
 }
 
 impl NonceClaim {
@@ -181,19 +173,17 @@ impl Lane {
         let mut search = same_claim.unwrap_or(ConsumerSearch {
             nonce: Nonce(highest),
             first_seen: tip.number,
-            under_way: None,
+            is_under_way: false,
         });
-        if search.under_way.is_none() {
+        if !search.is_under_way {
+            // Up to a final block, when that was the tip at first sight or came later.
             let last = foreign_final_height(finality, &view);
             let last = last.filter(|height| *height >= search.first_seen);
-            let (up_to, blocks) = match last.and_then(|height| view.headers.at(height)) {
-                Some(last) => (*last, SearchedBlocks::UpToFinal),
-                None => (tip, SearchedBlocks::UpToTip),
-            };
-            search.under_way = Some(blocks);
+            let last = last.and_then(|height| view.headers.at(height));
+            search.is_under_way = true;
             cx.effects.push(Effect::FindConsumer {
                 nonce: search.nonce,
-                up_to,
+                up_to: last.copied().unwrap_or(tip),
                 hashes: Vec::new(),
             });
         }
@@ -205,20 +195,22 @@ impl Lane {
     pub(super) fn on_claim_searched(
         &mut self,
         nonce: Nonce,
+        up_to: u64,
         by: Option<NonceConsumer>,
         cx: &mut StepContext,
     ) -> bool {
+        let is_final = self.is_final_for_foreign_use(up_to);
         let claim = self.chain.claim.as_mut();
         let search = claim.and_then(|claim| claim.search.as_mut());
         let Some(search) = search.filter(|search| search.nonce == nonce) else {
             return false;
         };
-        let Some(blocks) = search.under_way.take() else {
+        if !std::mem::take(&mut search.is_under_way) {
             return false;
-        };
+        }
         let hash = match by {
             Some(NonceConsumer::Transaction { hash, .. }) => Some(hash),
-            Some(NonceConsumer::Unattributed) if blocks == SearchedBlocks::UpToFinal => None,
+            Some(NonceConsumer::Unattributed) if is_final && up_to >= search.first_seen => None,
             Some(NonceConsumer::NotConsumed | NonceConsumer::Unattributed) | None => return true,
         };
         self.chain.claim = None;

@@ -193,11 +193,14 @@ pub enum Input {
         /// The balance; `None` when no endpoint answered.
         answer: Option<AccountBalance>,
     },
-    /// Which transaction consumed a nonce of ours at finality depth; with [`NonceConsumer::Unattributed`], no
-    /// endpoint has a receipt of any attempt in `hashes`.
+    /// Which transaction consumed a nonce of ours; with [`NonceConsumer::Unattributed`], no endpoint has a receipt of
+    /// any attempt in `hashes`.
     Consumed {
         /// The nonce.
         nonce: Nonce,
+        /// The height of the last block that was read. Whether that is final, the lane decides: it may have asked for
+        /// another reason than it has now.
+        up_to: u64,
         /// The consumer; `None` when no endpoint answered.
         by: Option<NonceConsumer>,
         /// Our attempts whose receipts were queried.
@@ -278,11 +281,11 @@ pub enum Effect {
         /// it, does not count its pool.
         taken: Option<(Nonce, B256)>,
     },
-    /// Find the transaction that consumed a nonce, in blocks up to a final one.
+    /// Find the transaction that consumed a nonce, in blocks up to this one.
     FindConsumer {
         /// The nonce.
         nonce: Nonce,
-        /// The final block.
+        /// The last block to read.
         up_to: Header,
         /// Our attempts at it.
         hashes: Vec<B256>,

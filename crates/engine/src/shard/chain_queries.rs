@@ -98,6 +98,7 @@ pub(super) async fn find_consumer(
     };
     inputs.push(Input::Consumed {
         nonce,
+        up_to: up_to.number,
         by,
         hashes,
         is_named,

@@ -64,13 +64,14 @@ impl Endpoints {
                 self.world.jobs.remove(0);
                 let report = self.report();
                 self.world.input(answered(report));
-            } else if let Job::FindConsumer { nonce, .. } = job
+            } else if let Job::FindConsumer { nonce, up_to, .. } = job
                 && self.hides_blocks
             {
-                let nonce = *nonce;
+                let (nonce, up_to) = (*nonce, up_to.number);
                 self.world.jobs.remove(0);
                 self.world.input(Input::Consumed {
                     nonce,
+                    up_to,
                     by: Some(NonceConsumer::Unattributed),
                     hashes: Vec::new(),
                     is_named: false,

@@ -37,6 +37,15 @@ fn blocks(world: &mut World, count: u64) {
     }
 }
 
+/// Blocks come until what is mined is final for foreign use; queries are not answered.
+fn become_final(world: &mut World) {
+    for _ in 0..=FOREIGN_FINALITY_DEPTH_MIN {
+        world.mine(0, true);
+        world.follow();
+        world.commit();
+    }
+}
+
 fn words(world: &World, id: TxId) -> Vec<&'static str> {
     world.store.story(id)
 }
@@ -65,6 +74,29 @@ fn consumed_nonce_is_given_up_only_at_finality_depth() {
     assert!(reported);
     world.heal();
     super::invariants::at_the_end(&world);
+}
+
+/// The search for a claimed nonce reads up to the tip, and its answer may come when the lane has allocated that nonce.
+#[test]
+fn consumer_in_a_block_that_is_not_final_gives_no_other_nonce() {
+    let (mut world, id) = used_by_a_foreign_transaction(rules());
+    let consumed_at = world.chain.height();
+    for _ in 1..FOREIGN_FINALITY_DEPTH_MIN {
+        world.mine(0, true);
+        world.follow();
+        world.commit();
+    }
+    for up_to in [consumed_at, world.chain.height()] {
+        world.input(Input::Consumed {
+            nonce: Nonce(0),
+            up_to,
+            by: Some(by(B256::repeat_byte(0xee))),
+            hashes: Vec::new(),
+            is_named: false,
+        });
+        world.commit();
+        assert_eq!(world.store.rows[&id].nonce, Some(Nonce(0)));
+    }
 }
 
 #[test]
@@ -107,6 +139,7 @@ fn late_receipt_of_ours_is_no_foreign_use() {
     world.input(agreed(world.chain.nonces()));
     world.input(Input::Consumed {
         nonce: Nonce(0),
+        up_to: 0,
         by: Some(NonceConsumer::NotConsumed),
         hashes: Vec::new(),
         is_named: false,
@@ -121,10 +154,12 @@ fn late_receipt_of_ours_is_no_foreign_use() {
 #[test]
 fn unknown_transaction_with_the_same_effect_is_not_repeated() {
     let (mut world, id) = used_by_a_foreign_transaction(rules());
+    become_final(&mut world);
     let effect_digest = world.store.rows[&id].request.payload.effect_digest();
     let hash = B256::repeat_byte(0xee);
     world.input(Input::Consumed {
         nonce: Nonce(0),
+        up_to: 0,
         by: Some(NonceConsumer::Transaction {
             hash,
             effect_digest,
@@ -154,6 +189,7 @@ fn own_attempt_that_consumed_the_nonce_is_not_requeued() {
     let hash = world.store.rows[&id].tx_hash.expect("signed");
     world.input(Input::Consumed {
         nonce: Nonce(0),
+        up_to: 0,
         by: Some(by(hash)),
         hashes: vec![hash],
         is_named: false,
@@ -172,10 +208,12 @@ fn own_attempt_that_consumed_the_nonce_is_not_requeued() {
 #[test]
 fn unseen_consumer_needs_a_decision() {
     let (mut world, id) = used_by_a_foreign_transaction(rules());
+    become_final(&mut world);
     let ours: Vec<B256> = world.lane.hashes().collect();
     for (hashes, state) in [(Vec::new(), TxState::Tracking), (ours, TxState::Stuck)] {
         world.input(Input::Consumed {
             nonce: Nonce(0),
+            up_to: 0,
             by: Some(NonceConsumer::Unattributed),
             hashes,
             is_named: false,

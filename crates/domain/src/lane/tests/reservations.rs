@@ -10,7 +10,10 @@ use super::{KEY, rules, tx_id};
 use crate::lane::reservations::{
     MarkOutcome, ReservationRules, ReservationTerms, reservation_from_row, reservation_request_id,
 };
-use crate::lane::{AdmittedRequest, CapacityRules, Input, LaneRules, NonceConsumer, NonceRules};
+use crate::lane::{
+    AdmittedRequest, CapacityRules, FOREIGN_FINALITY_DEPTH_MIN, Input, LaneRules, NonceConsumer,
+    NonceRules,
+};
 use crate::window::{Release, Window};
 use crate::{
     EffectDigest, Holder, Mark, MarkRefusal, Nonce, Reservation, ReservationState, TxState,
@@ -295,9 +298,15 @@ fn former_holders_transaction_ends_the_reservation_it_consumed() {
     mark(&mut world, 0, 0, &Mark::Submitted(hash(1)));
     mark(&mut world, 0, 0, &release_named(Some(hash(1)))); // no node showed it then
     assert_eq!(reserve(&mut world, 1), 0);
+    for _ in 0..=FOREIGN_FINALITY_DEPTH_MIN {
+        world.mine(0, true);
+        world.follow();
+        world.commit();
+    }
     let effect_digest = EffectDigest::of(None, alloy_primitives::U256::ZERO, &[]);
     world.input(Input::Consumed {
         nonce: Nonce(0),
+        up_to: 0,
         by: Some(NonceConsumer::Transaction {
             hash: hash(1),
             effect_digest,

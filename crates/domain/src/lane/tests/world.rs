@@ -411,6 +411,7 @@ impl World {
                 hashes,
             } => Input::Consumed {
                 nonce,
+                up_to: up_to.number,
                 by: Some(self.chain.consumer(nonce, up_to.number)),
                 hashes,
                 is_named: false,
