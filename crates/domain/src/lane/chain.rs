@@ -46,8 +46,8 @@ pub(super) struct ChainKnowledge {
 /// The headers that were reported as confirmations.
 #[derive(Clone, Debug, Default)]
 struct ReportedHeaders {
-    /// By the keeper before this one, as the store has them.
-    loaded: BTreeMap<B256, Header>,
+    /// By the keeper before this one, as the store has them; or by this one, and not in the view of its newest report.
+    others: BTreeMap<B256, Header>,
     /// The view of the newest report of this keeper: the tip was counted.
     view: Option<Arc<ChainView>>,
     /// Whether the present step reports the tip of the present view.
@@ -90,10 +90,10 @@ pub(super) struct Suspicion {
 impl ChainKnowledge {
     /// The knowledge of a lane that was just loaded: the headers that were reported for its txs.
     pub(super) fn load(reported: Vec<Header>) -> Self {
-        let loaded = reported.into_iter().map(|header| (header.hash, header));
+        let others = reported.into_iter().map(|header| (header.hash, header));
         Self {
             reported: ReportedHeaders {
-                loaded: loaded.collect(),
+                others: others.collect(),
                 ..ReportedHeaders::default()
             },
             ..Self::default()
@@ -106,11 +106,30 @@ impl ChainKnowledge {
     }
 
     /// The step is over: what it has reported is compared with the next views. Not sooner, because other txs of the step
-    /// compare their last report with this view.
-    pub(super) fn finish_reports(&mut self) {
-        if std::mem::take(&mut self.reported.is_reporting) {
-            self.reported.view.clone_from(&self.view);
+    /// compare their last report with this view. Returns whether headers of another branch were kept, for the txs that
+    /// were reported with them and not in this step.
+    pub(super) fn finish_reports(&mut self) -> bool {
+        if !std::mem::take(&mut self.reported.is_reporting) {
+            return false;
         }
+        let before = std::mem::replace(&mut self.reported.view, self.view.clone());
+        let (Some(before), Some(view)) = (before, &self.view) else {
+            return false;
+        };
+        let is_on_view = |header: &Header| view.headers.at(header.number) == Some(header);
+        if before.headers.tip().is_none_or(is_on_view) {
+            return false;
+        }
+        let left = before.headers.iter().filter(|header| !is_on_view(header));
+        let left = left.map(|header| (header.hash, *header));
+        self.reported.others.extend(left);
+        true
+    }
+
+    /// No tx is mined below this block any more, so none was reported with a header below it.
+    pub(super) fn forget_reported_below(&mut self, lowest: u64) {
+        let others = &mut self.reported.others;
+        others.retain(|_, header| header.number >= lowest);
     }
 
     /// Whether a header that was reported is not on the followed chain any more. `None` while that is unknown: a view
@@ -267,9 +286,11 @@ impl ReportedHeaders {
         {
             return view.headers.at(header.number.min(not_above)).copied();
         }
-        let mut header = self.loaded.get(&hash)?;
+        let mut header = self.others.get(&hash)?;
         while header.number > not_above {
-            header = self.loaded.get(&header.parent_hash)?;
+            let parent = header.parent_hash;
+            let on_view = || self.view.as_ref()?.headers.find(parent);
+            header = self.others.get(&parent).or_else(on_view)?;
         }
         Some(*header)
     }
@@ -307,6 +328,8 @@ impl Suspicion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FeeQuote;
+    use crate::headers::HeaderChain;
 
     #[test]
     fn one_nonce_query_is_under_way_at_a_time() {
@@ -320,6 +343,50 @@ mod tests {
         chain.query_nonces(None, &mut cx);
         assert_eq!(cx.effects.len(), 2);
         assert!(chain.was_queried_with_quorum());
+    }
+
+    fn header(number: u8, parent: u8) -> Header {
+        Header {
+            number: u64::from(number % 10),
+            hash: B256::with_last_byte(number),
+            parent_hash: B256::with_last_byte(parent),
+            timestamp: 0,
+        }
+    }
+
+    /// The step that reports the tip of this branch.
+    fn report(chain: &mut ChainKnowledge, branch: &[Header]) -> bool {
+        let mut headers = HeaderChain::new(64);
+        headers.adopt(branch).expect("it is linked");
+        chain.view = Some(Arc::new(ChainView {
+            headers,
+            fee: FeeQuote {
+                base_fee: None,
+                tip: 0,
+                block_gas_limit: None,
+                no_op_gas: None,
+                recent_max: None,
+            },
+            final_up_to: None,
+            deep_forks: 0,
+        }));
+        chain.note_report();
+        chain.finish_reports()
+    }
+
+    #[test]
+    fn header_stays_known_after_a_report_on_another_branch() {
+        let (one, two, three, four) = (header(1, 0), header(2, 1), header(3, 2), header(4, 3));
+        let mut chain = ChainKnowledge::default();
+        assert!(!report(&mut chain, &[one, two, three, four]));
+        let is_replaced = |chain: &ChainKnowledge| chain.is_reported_replaced(four.hash);
+        // An endpoint that is behind is followed, and another tx is reported.
+        assert!(report(&mut chain, &[one, two]));
+        assert_eq!(is_replaced(&chain), Some(false), "the view is only behind");
+        assert!(report(&mut chain, &[one, header(12, 1), header(13, 12)]));
+        assert_eq!(is_replaced(&chain), Some(true));
+        chain.forget_reported_below(5);
+        assert_eq!(is_replaced(&chain), None);
     }
 
     #[test]

@@ -176,7 +176,14 @@ impl Lane {
         let mut cx = StepContext::new(now);
         self.journal.emit_takeover(&mut cx);
         self.apply(input, &mut cx);
-        self.chain.finish_reports();
+        if self.chain.finish_reports() {
+            let mined = self
+                .slots
+                .iter()
+                .filter_map(|(_, slot)| slot.tx.inclusion.as_ref());
+            let lowest = mined.map(|inclusion| inclusion.block_number).min();
+            self.chain.forget_reported_below(lowest.unwrap_or(u64::MAX));
+        }
         self.request_work(&mut cx);
         cx.into_step(self.journal.token())
     }
