@@ -33,8 +33,7 @@ impl Lane {
         }
         // Some node may have it, whatever these say now: it is given up only when they repeat it. So is one that is
         // STUCK: nothing else would ever use its nonce, and the slots behind it would wait.
-        let may_be_accepted =
-            slot.was_submitted() || slot.history.may_be_in_pool || slot.tx.state == TxState::Stuck;
+        let may_be_accepted = slot.may_be_at_node() || slot.tx.state == TxState::Stuck;
         let is_early = may_be_accepted && slot.history.rejections < REJECTIONS_FINAL;
         if is_early || slot.history.is_foreign_pending {
             let reason = format!("nodes refuse it at present: {text}");
@@ -81,7 +80,8 @@ impl Lane {
         let refused = slot.attempts().last().map_or(0, |attempt| attempt.gas);
         slot.history.gas_min = refused.saturating_mul(GAS_RAISE);
         if self.unsigned_envelope(nonce, kind).is_none() {
-            self.on_rejected(nonce, text, cx); // its own fee limit leaves no room for another attempt
+            // Its own fee limit leaves no room for an attempt that could replace what a node may hold.
+            self.on_rejected(nonce, text, cx);
             return;
         }
         let Some(slot) = self.slots.get_mut(nonce) else {
@@ -103,7 +103,7 @@ impl Lane {
         let wanted = newest.gas.saturating_mul(GAS_RAISE);
         let view = self.chain.view.as_ref()?;
         let block_limit = view.fee.block_gas_limit.unwrap_or(u64::MAX);
-        let is_no_op = slot.is_cancelled() || slot.kind == AttemptKind::Filler;
+        let is_no_op = slot.is_no_op();
         let (most, kind) = match is_no_op {
             true => (NO_OP_GAS_MAX, AttemptKind::Cancel),
             false => {
@@ -138,8 +138,7 @@ impl Slot {
         let no_ops = self.attempts().iter();
         let no_ops = no_ops.filter(|attempt| attempt.kind == AttemptKind::Cancel);
         let most = no_ops.map(|attempt| attempt.gas).max().unwrap_or(0);
-        let is_no_op = self.is_cancelled() || self.kind == AttemptKind::Filler;
-        let raised = match is_no_op {
+        let raised = match self.is_no_op() {
             true => self.history.gas_min,
             false => 0,
         };
