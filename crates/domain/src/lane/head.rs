@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::{AttemptKind, Nonce, SubState, Timestamp, TxState};
+use crate::{AttemptKind, Nonce, SubState, Timestamp};
 
 use super::slots::Slot;
 use super::{AccountBalance, Effect, HeadWait, Lane, StepContext, cost};
@@ -224,7 +224,7 @@ impl Lane {
             );
             return;
         }
-        self.give_up_head(nonce, timeout, cx);
+        self.end_head(nonce, timeout, cx);
     }
 
     fn set_no_op_wait(&mut self, nonce: Nonce, reason: String) {
@@ -233,24 +233,20 @@ impl Lane {
         }
     }
 
-    /// The tx keeps its nonce until that is consumed at final depth; only then it ends, with the result of whatever
-    /// attempt was mined.
-    fn give_up_head(&mut self, nonce: Nonce, timeout: Duration, cx: &mut StepContext) {
+    /// The head waits for no other no-op of its lane: none of those can be mined before its own.
+    fn end_head(&mut self, nonce: Nonce, timeout: Duration, cx: &mut StepContext) {
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
         let was_given_up = slot.tx.sub_state == Some(SubState::Rejected);
         let before = slot.tx.reason.take().filter(|_| !was_given_up);
         let before = before.map_or_else(String::new, |before| format!("; at last: {before}"));
-        slot.tx.reason = Some(format!(
+        slot.no_op_wait = None;
+        let reason = format!(
             "it was the lane's head for {} s and was not mined (lane.blockedTimeout){before}",
             timeout.as_secs()
-        ));
-        slot.no_op_wait = None;
-        slot.tx
-            .transition(TxState::Tracking, SubState::Rejected, cx.now);
-        cx.writes.updates.push(slot.tx.clone());
-        self.request_signature(nonce, AttemptKind::Cancel, cx);
+        );
+        self.give_up(nonce, reason, cx);
     }
 }
 

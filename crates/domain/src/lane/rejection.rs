@@ -41,17 +41,39 @@ impl Lane {
             return;
         }
         let reason = format!("nodes refuse it for good: {text}");
-        slot.wait_for(SubState::Rejected, reason, cx);
+        slot.wait_for(SubState::Rejected, reason.clone(), cx);
         if slot.signature_request().is_some() || !self.can_sign() {
             return; // tried again later
         }
-        let from = self.chain.latest().min(nonce); // a node that lags may reject what is mined
-        let has_lower_no_op = self
-            .slots
-            .unmined(from..nonce)
-            .any(|(_, slot)| slot.is_being_cancelled());
-        if has_lower_no_op {
+        if self.has_no_op_before(nonce) {
             return; // one at a time: if nodes refuse that one too, another would not help
+        }
+        self.give_up(nonce, reason, cx);
+    }
+
+    /// Whether another no-op takes precedence over one at this nonce. The head's has precedence over all others, because
+    /// none of them can be mined before it.
+    fn has_no_op_before(&self, nonce: Nonce) -> bool {
+        let is_head = self.head().is_some_and(|(head, _)| head == nonce);
+        let unmined = self.slots.unmined(self.chain.latest()..);
+        let mut no_ops = unmined.filter(|(_, slot)| slot.is_being_cancelled());
+        !is_head && no_ops.any(|(other, _)| other != nonce)
+    }
+
+    /// A no-op is to take the nonce of a tx, which keeps it until it is consumed at final depth; only then the tx ends,
+    /// with the result of whatever attempt was mined.
+    pub(super) fn give_up(&mut self, nonce: Nonce, reason: String, cx: &mut StepContext) {
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
+        let is_shown = slot.tx.state == TxState::Tracking
+            && slot.tx.sub_state == Some(SubState::Rejected)
+            && slot.tx.reason.as_ref() == Some(&reason);
+        if !is_shown {
+            slot.tx.reason = Some(reason);
+            slot.tx
+                .transition(TxState::Tracking, SubState::Rejected, cx.now);
+            cx.writes.updates.push(slot.tx.clone());
         }
         self.request_signature(nonce, AttemptKind::Cancel, cx);
     }

@@ -274,6 +274,27 @@ fn lane_has_one_no_op_at_a_time_with_the_chains_gas_for_every_endpoint() {
     super::invariants::at_the_end(&world);
 }
 
+/// The head is rejected last: its no-op has precedence, because the other one cannot be mined before it.
+#[test]
+fn no_op_of_the_head_has_precedence_over_all_others() {
+    let mut world = World::ready(rules());
+    let ids: Vec<TxId> = (0..3).map(|_| world.accept()).collect();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    for (nonce, is_first) in [(2, true), (1, false), (0, true)] {
+        let is_meant = |job: &Job| matches!(job, Job::Send(out) if out.nonce.0 == nonce);
+        world.answer_all(REJECTED, is_meant);
+        world.commit();
+        world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+        world.commit();
+        let id = ids[usize::try_from(nonce).expect("small")];
+        let has_no_op = kinds_of(&world, id).contains(&AttemptKind::Cancel);
+        assert_eq!(has_no_op, is_first, "nonce {nonce}");
+    }
+    world.heal();
+    super::invariants::at_the_end(&world);
+}
+
 #[test]
 fn nothing_is_sent_behind_a_blocked_slot() {
     let mut world = World::ready(rules());
@@ -441,6 +462,37 @@ fn no_op_at_its_fee_limit_does_not_hide_why_its_tx_ends() {
     assert_eq!(row.sub_state, Some(SubState::Rejected));
     let reason = row.reason.clone().unwrap_or_default();
     assert!(reason.contains("refuse it for good"), "{reason}");
+}
+
+/// Its attempts are used up before nodes reject it for good.
+#[test]
+fn rejected_tx_leaves_stuck_when_a_no_op_takes_its_nonce() {
+    let mut world = World::ready(bumping(u128::MAX, Some(0)));
+    let id = world.accept();
+    world.deliver_all();
+    waits(&mut world, 1);
+    assert_eq!(world.store.rows[&id].state, TxState::Stuck);
+    for _ in 0..6 {
+        world.chain.pool.clear();
+        world.tick(30_000);
+        world.commit();
+        let is_payload = |job: &Job| matches!(job, Job::Send(out) if !out.to_all);
+        world.answer_all(REJECTED, is_payload);
+        world.commit();
+    }
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Sign(unsigned) if unsigned.kind == AttemptKind::Cancel))
+    );
+    let row = &world.store.rows[&id];
+    assert_eq!(
+        (row.state, row.sub_state),
+        (TxState::Tracking, Some(SubState::Rejected))
+    );
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
 }
 
 /// The gas of a tx's attempts of this kind, in the order in which they were signed.
