@@ -130,15 +130,15 @@ impl Lane {
     /// Notes whether the row differs from what it is to say.
     pub(super) fn compare_stored_head(&mut self, now: Timestamp) {
         let wait = self.head_wait();
-        let parts = |wait: &Option<HeadWait>| {
+        let shown = |wait: &Option<HeadWait>| {
             let wait = wait.as_ref();
-            wait.map(|wait| (wait.nonce, wait.reason.clone()))
+            wait.map(|wait| (wait.nonce, wait.reason.as_deref().map(without_figures)))
         };
         let time =
             |wait: &Option<HeadWait>| wait.as_ref().map_or(Duration::ZERO, |w| w.blocked_for);
         let timeout = self.rules.blocked_timeout.unwrap_or(Duration::MAX);
         let unstored_time = time(&wait).saturating_sub(time(&self.holds.head.stored));
-        let differs = parts(&wait) != parts(&self.holds.head.stored)
+        let differs = shown(&wait) != shown(&self.holds.head.stored)
             || unstored_time.saturating_mul(STORED_STEPS) >= timeout;
         self.holds.head.unstored_since = match differs {
             true => self.holds.head.unstored_since.or(Some(now)),
@@ -248,6 +248,11 @@ impl Lane {
         );
         self.give_up(nonce, reason, cx);
     }
+}
+
+/// A reason without its figures: one that changes with every block is not written for its own sake.
+fn without_figures(reason: &str) -> String {
+    reason.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// A reason of bounded length: it may contain a node's text.
