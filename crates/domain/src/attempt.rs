@@ -13,7 +13,7 @@ use crate::{ChainId, Fees, MonotonicTime, Nonce, Timestamp, TxId};
 pub enum AttemptKind {
     /// The first envelope of the payload.
     Original,
-    /// The same payload with higher fees.
+    /// The same payload with higher fees, or with more gas where it had too little.
     Bump,
     /// A self-transfer that takes the nonce from the payload.
     Cancel,

@@ -113,7 +113,7 @@ pub const TRANSITIONS: [Transition; 20] = [
     arrow(
         Stuck,
         Tracking,
-        "decided: continue, or one of its attempts was mined",
+        "decided: continue, a no-op takes its nonce, or one of its attempts was mined",
     ),
     arrow(
         Stuck,

@@ -2,7 +2,7 @@
 //!
 //! Reads and payments share processors, on this machine and at the database. While a lane of this node commits, a place for
 //! reads rests after each read, for a multiple of the time that the read took: so any number of readers together use a bounded
-//! share, and the others wait. A reader that finds a place free waits for nothing, and neither does any while nothing commits.
+//! share, and the others wait. A read that its client gives up may go on in the store, so its place rests as after a slow one. A reader that finds a place free waits for nothing, and neither does any while nothing commits.
 //! Waiters are left out: a waiter reads only when its tx has changed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,15 +61,19 @@ impl Customers {
         let mut place = PlaceGuard {
             customers: self,
             rested_at: lock(&self.places).take(),
-            began_at: None,
+            read: ReadState::NotBegun,
         };
         let now = self.clock.monotonic();
         let rest = lock(&self.places).rest_left(place.rested_at, now);
         if !rest.is_zero() {
             self.clock.sleep(rest).await;
         }
-        place.began_at = Some(self.clock.monotonic());
-        read.await
+        let began_at = self.clock.monotonic();
+        place.read = ReadState::Running;
+        let result = read.await;
+        let took = self.clock.monotonic().since(began_at);
+        place.read = ReadState::Ended { took };
+        result
     }
 
     /// A lane of this node has committed.
@@ -127,29 +131,39 @@ impl Places {
         }
     }
 
-    /// A read that took this long has ended.
-    fn put_back(&mut self, now: MonotonicTime, took: Duration) {
-        let rest = took.saturating_mul(REST_FACTOR).min(REST_MAX);
-        self.rested_at.push(now.plus(rest));
+    /// Puts back a place that was taken when it had rested at `rested_at`.
+    fn put_back(&mut self, rested_at: MonotonicTime, read: ReadState, now: MonotonicTime) {
+        self.rested_at.push(match read {
+            ReadState::NotBegun => rested_at,
+            ReadState::Running => now.plus(REST_MAX),
+            ReadState::Ended { took } => now.plus(took.saturating_mul(REST_FACTOR).min(REST_MAX)),
+        });
     }
+}
+
+/// The read for which a place was taken.
+#[derive(Clone, Copy)]
+enum ReadState {
+    /// The place still rests.
+    NotBegun,
+    /// Given up in this state, it may go on in the store for an unknown time.
+    Running,
+    Ended {
+        took: Duration,
+    },
 }
 
 /// A place that is in use. It is free again when the read has ended, or is given up.
 struct PlaceGuard<'a> {
     customers: &'a Customers,
     rested_at: MonotonicTime,
-    /// `None` while it rests.
-    began_at: Option<MonotonicTime>,
+    read: ReadState,
 }
 
 impl Drop for PlaceGuard<'_> {
     fn drop(&mut self) {
         let now = self.customers.clock.monotonic();
-        let mut places = lock(&self.customers.places);
-        match self.began_at {
-            Some(began_at) => places.put_back(now, now.since(began_at)),
-            None => places.rested_at.push(self.rested_at),
-        }
+        lock(&self.customers.places).put_back(self.rested_at, self.read, now);
     }
 }
 
@@ -185,9 +199,10 @@ mod tests {
     fn place_rests_while_lanes_commit_and_the_most_rested_is_taken_first() {
         let mut places = Places::new(2);
         let ten = Duration::from_millis(10);
+        let ended = |took| ReadState::Ended { took };
         for end in [100, 110] {
-            places.take();
-            places.put_back(at(end), ten);
+            let rested_at = places.take();
+            places.put_back(rested_at, ended(ten), at(end));
         }
         let first = places.take();
         assert_eq!(first, at(170));
@@ -201,13 +216,25 @@ mod tests {
         assert_eq!(places.rest_left(first, at(171)), Duration::ZERO);
         assert_eq!(places.take(), at(180));
         let long_ago = at(119).plus(COMMIT_RECENT).plus(ten);
-        places.put_back(long_ago, Duration::from_secs(60));
+        places.put_back(first, ended(Duration::from_secs(60)), long_ago);
         assert_eq!(
             places.rest_left(places.rested_at[0], long_ago),
             Duration::ZERO
         );
         places.committed_at = Some(long_ago);
         assert_eq!(places.rest_left(places.rested_at[0], long_ago), REST_MAX);
+    }
+
+    #[test]
+    fn place_of_a_read_that_was_given_up_rests_as_after_a_slow_one() {
+        let mut places = Places::new(1);
+        let rested_at = places.take();
+        places.put_back(rested_at, ReadState::Running, at(100));
+        let rested_at = places.take();
+        assert_eq!(rested_at, at(100).plus(REST_MAX));
+        // A read that never began has cost nothing.
+        places.put_back(rested_at, ReadState::NotBegun, at(120));
+        assert_eq!(places.take(), rested_at);
     }
 
     #[test]

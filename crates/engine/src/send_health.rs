@@ -39,12 +39,8 @@ impl SendHealth {
         now: MonotonicTime,
     ) {
         let is_unknown = |outcome: &SendOutcome| matches!(outcome, SendOutcome::Unknown(_));
-        let is_unsent = |outcome: &SendOutcome| matches!(outcome, SendOutcome::NotSent(_));
         let mut lanes = lock(&self.0);
-        if outcomes
-            .iter()
-            .any(|outcome| !is_unknown(outcome) && !is_unsent(outcome))
-        {
+        if outcomes.iter().any(is_decided) {
             lanes.remove(&lane);
         } else if outcomes.iter().any(is_unknown) {
             let unanswered = lanes.entry(lane).or_insert(Unanswered {
@@ -87,6 +83,24 @@ impl SendHealth {
     }
 }
 
+/// Whether a node looked at the bytes. Busy is no such answer: behind a send that hangs, the others of its batch are busy
+/// because they were not sent.
+fn is_decided(outcome: &SendOutcome) -> bool {
+    match outcome {
+        SendOutcome::Accepted
+        | SendOutcome::NonceTooLow
+        | SendOutcome::Underpriced(_)
+        | SendOutcome::ReplacementUnderpriced(_)
+        | SendOutcome::ForeignPending(_)
+        | SendOutcome::Underfunded(_)
+        | SendOutcome::Full { .. }
+        | SendOutcome::Refused(_)
+        | SendOutcome::Rejected(_)
+        | SendOutcome::GasTooLow(_) => true,
+        SendOutcome::Busy(_) | SendOutcome::Unknown(_) | SendOutcome::NotSent(_) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use domain::{Address, ChainId};
@@ -111,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn lane_is_unanswered_after_long_and_until_any_answer() {
+    fn lane_is_unanswered_after_long_and_until_a_node_decides() {
         let health = SendHealth::default();
         health.record_outcomes(lane(1), &unknown(), at(100), at(105));
         assert!(
@@ -132,8 +146,27 @@ mod tests {
             "that proves nothing"
         );
         let busy = vec![SendOutcome::Busy("syncing".into())];
-        health.record_outcomes(lane(1), &busy, at(114), at(114));
+        health.record_outcomes(lane(1), &busy, at(113), at(113));
+        assert!(
+            health.is_unanswered(lane(1), LONG, at(113)),
+            "nor does this"
+        );
+        let refused = vec![SendOutcome::Refused("the fee exceeds its cap".into())];
+        health.record_outcomes(lane(1), &refused, at(114), at(114));
         assert!(!health.is_unanswered(lane(1), LONG, at(114)));
+    }
+
+    #[test]
+    fn envelopes_that_wait_behind_one_that_hangs_are_no_answer() {
+        let health = SendHealth::default();
+        let mut outcomes = unknown();
+        outcomes.push(SendOutcome::Busy("not sent".into()));
+        health.record_outcomes(lane(1), &outcomes, at(100), at(105));
+        health.record_outcomes(lane(1), &outcomes, at(106), at(111));
+        assert!(health.is_unanswered(lane(1), LONG, at(111)));
+        outcomes[1] = SendOutcome::Accepted;
+        health.record_outcomes(lane(1), &outcomes, at(112), at(113));
+        assert!(!health.is_unanswered(lane(1), LONG, at(113)));
     }
 
     #[test]

@@ -50,6 +50,9 @@ fn classify_error(error: NodeError) -> Result<CallError, Failure> {
     Ok(CallError::Refused(error.message))
 }
 
+/// The most requests that [`revert_reason`] makes.
+pub(super) const REVERT_REASON_REQUESTS: usize = 3;
+
 /// Executes the mined tx again, first on the state after its block, which includes all txs before it, then on the
 /// state before the block. Both are approximations, so a successful run proves nothing.
 pub(super) async fn revert_reason(

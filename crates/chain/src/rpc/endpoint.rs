@@ -7,6 +7,7 @@ use domain::ChainId;
 use futures::future::try_join_all;
 use reqwest::StatusCode;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
@@ -20,6 +21,8 @@ use super::rate_limiter::RateLimiter;
 use super::send::SendStrategy;
 use super::wire::{self, BatchAnswer, NodeError, Outcome};
 use crate::classify::NodeErrorKind;
+
+const SEND_METHOD: &str = "eth_sendRawTransaction";
 
 pub(super) struct Endpoint {
     http: Http,
@@ -36,6 +39,32 @@ pub(super) struct Endpoint {
     sends: Semaphore,
     dry_runs: Semaphore,
     reads: Semaphore,
+}
+
+/// What a request is for: each kind has its own limit, and its own meaning for the endpoint's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallKind {
+    Send,
+    /// An execution of a payload that a customer may have chosen.
+    DryRun,
+    Read,
+}
+
+impl CallKind {
+    fn of(method: &str) -> Self {
+        match method {
+            SEND_METHOD => Self::Send,
+            "eth_estimateGas" | "eth_call" => Self::DryRun,
+            _ => Self::Read,
+        }
+    }
+}
+
+/// A request that the limits on requests have admitted.
+pub(super) struct Admission<'a> {
+    /// When.
+    pub(super) at: Instant,
+    _permit: SemaphorePermit<'a>,
 }
 
 /// The outcome of a batch.
@@ -170,7 +199,59 @@ impl Endpoint {
         if !self.can_batch() {
             return Ok(BatchOutcome::Unsupported);
         }
-        match self.post_batch(method, calls).await {
+        let admission = self.admit(method, calls.len(), self.http.timeout()).await?;
+        self.batch_admitted(admission, method, calls).await
+    }
+
+    /// Waits for the admission of so many sends in one request, not longer than `patience`.
+    pub(super) async fn admit_sends(
+        &self,
+        sends: usize,
+        patience: Duration,
+    ) -> Result<Admission<'_>, Failure> {
+        let began = Instant::now();
+        let checked = timeout(patience, self.check_chain()).await;
+        checked.unwrap_or(Err(Failure::NotAdmitted))?;
+        let left = patience.saturating_sub(began.elapsed());
+        self.admit(SEND_METHOD, sends, left).await
+    }
+
+    /// Sends one envelope. An error of the node is an outcome, not a failure.
+    pub(super) async fn send_one(
+        &self,
+        admission: Admission<'_>,
+        params: &Value,
+    ) -> Result<Outcome<Box<RawValue>>, Failure> {
+        match self.call_admitted(admission, SEND_METHOD, params).await {
+            Ok(result) => Ok(Ok(result)),
+            Err(Failure::Node(error)) => Ok(Err(error)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Sends one batch of at most [`Self::batch_max`] envelopes.
+    pub(super) async fn send_batch(
+        &self,
+        admission: Admission<'_>,
+        calls: &[Value],
+    ) -> Result<BatchOutcome<Box<RawValue>>, Failure> {
+        if let [params] = calls {
+            let outcome = self.send_one(admission, params).await?;
+            return Ok(BatchOutcome::Each(vec![Some(outcome)]));
+        }
+        if !self.can_batch() {
+            return Ok(BatchOutcome::Unsupported);
+        }
+        self.batch_admitted(admission, SEND_METHOD, calls).await
+    }
+
+    async fn batch_admitted<T: DeserializeOwned>(
+        &self,
+        admission: Admission<'_>,
+        method: &'static str,
+        calls: &[Value],
+    ) -> Result<BatchOutcome<T>, Failure> {
+        match self.post_batch(admission, method, calls).await {
             Ok(BatchAnswer::Each(each)) => {
                 self.health.record_answer();
                 for outcome in &each {
@@ -196,11 +277,12 @@ impl Endpoint {
 
     async fn post_batch<T: DeserializeOwned>(
         &self,
+        admission: Admission<'_>,
         method: &'static str,
         calls: &[Value],
     ) -> Result<BatchAnswer<T>, Failure> {
         let body = wire::encode_batch(method, calls);
-        let reply = self.post(method, body, calls.len()).await?;
+        let reply = self.post(admission, method, body).await?;
         match wire::decode_batch(&reply.body, calls.len()) {
             Ok(BatchAnswer::Refused(error)) if reply.status == StatusCode::TOO_MANY_REQUESTS => {
                 Err(Failure::Refused(throttled_text(&error)))
@@ -238,9 +320,18 @@ impl Endpoint {
         method: &'static str,
         params: &Value,
     ) -> Result<T, Failure> {
-        let posted = self
-            .post(method, wire::encode_single(method, params), 1)
-            .await;
+        let admission = self.admit(method, 1, self.http.timeout()).await?;
+        self.call_admitted(admission, method, params).await
+    }
+
+    async fn call_admitted<T: DeserializeOwned>(
+        &self,
+        admission: Admission<'_>,
+        method: &'static str,
+        params: &Value,
+    ) -> Result<T, Failure> {
+        let body = wire::encode_single(method, params);
+        let posted = self.post(admission, method, body).await;
         let outcome = posted.and_then(|reply| match wire::decode_single(&reply.body) {
             Ok(Err(error)) if reply.status == StatusCode::TOO_MANY_REQUESTS => {
                 Err(Failure::Refused(throttled_text(&error)))
@@ -298,18 +389,17 @@ impl Endpoint {
         Err(Failure::WrongChain(found))
     }
 
+    /// The admission ends with the answer.
     async fn post(
         &self,
+        _admission: Admission<'_>,
         method: &'static str,
         body: Vec<u8>,
-        calls: usize,
     ) -> Result<HttpReply, Failure> {
-        let (permits, retry_policy) = match method {
-            "eth_sendRawTransaction" => (&self.sends, RetryPolicy::Never),
-            "eth_estimateGas" | "eth_call" => (&self.dry_runs, RetryPolicy::Once),
-            _ => (&self.reads, RetryPolicy::Once),
+        let retry_policy = match CallKind::of(method) {
+            CallKind::Send => RetryPolicy::Never,
+            CallKind::DryRun | CallKind::Read => RetryPolicy::Once,
         };
-        let _permit = self.admit(permits, calls).await?;
         let reply = self.http.post(body, retry_policy).await?;
         let wants_backoff = match reply.status {
             StatusCode::TOO_MANY_REQUESTS => true,
@@ -323,30 +413,44 @@ impl Endpoint {
         Ok(reply)
     }
 
-    /// Waits until the limits on concurrent requests and on requests per second admit a request. Fails during a
-    /// backoff.
-    async fn admit<'a>(
+    /// Waits until the limits on concurrent requests and on requests per second admit a request of so many calls. Fails
+    /// during a backoff.
+    async fn admit(
+        &self,
+        method: &'static str,
+        calls: usize,
+        patience: Duration,
+    ) -> Result<Admission<'_>, Failure> {
+        let permits = match CallKind::of(method) {
+            CallKind::Send => &self.sends,
+            CallKind::DryRun => &self.dry_runs,
+            CallKind::Read => &self.reads,
+        };
+        let admission = self.wait_for_admission(permits, calls, patience).await;
+        admission.inspect_err(|failure| self.record_failure(method, calls, failure))
+    }
+
+    async fn wait_for_admission<'a>(
         &self,
         permits: &'a Semaphore,
         calls: usize,
-    ) -> Result<SemaphorePermit<'a>, Failure> {
+        patience: Duration,
+    ) -> Result<Admission<'a>, Failure> {
         self.check_backoff()?;
         let began = Instant::now();
-        let wait_max = self.http.timeout();
-        let permit = timeout(wait_max, permits.acquire()).await;
-        let permit = permit
-            .ok()
-            .and_then(Result::ok)
-            .ok_or_else(too_many_requests)?;
+        let permit = timeout(patience, permits.acquire()).await;
+        let permit = permit.ok().and_then(Result::ok);
+        let permit = permit.ok_or(Failure::NotAdmitted)?;
         if let Some(rate_limiter) = &self.rate_limiter {
-            let left = wait_max.saturating_sub(began.elapsed());
-            let wait = rate_limiter
-                .claim_slot(calls, left)
-                .ok_or_else(too_many_requests)?;
-            sleep(wait).await;
+            let left = patience.saturating_sub(began.elapsed());
+            let wait = rate_limiter.claim_slot(calls, left);
+            sleep(wait.ok_or(Failure::NotAdmitted)?).await;
         }
         self.check_backoff()?; // a backoff may have begun meanwhile
-        Ok(permit)
+        Ok(Admission {
+            at: Instant::now(),
+            _permit: permit,
+        })
     }
 
     fn check_backoff(&self) -> Result<(), Failure> {
@@ -357,18 +461,34 @@ impl Endpoint {
     }
 
     fn record_failure(&self, method: &'static str, calls: usize, failure: &Failure) {
-        self.health.record_failure(failure);
+        self.record_health(CallKind::of(method), failure);
         self.count_calls(method, failure.as_str(), calls);
         let (chain, endpoint) = (self.chain, self.name());
         tracing::debug!(%chain, endpoint, method, %failure, "JSON-RPC call failed");
     }
 
-    /// Records that a read was given up after its share of the time, because others are left to be queried.
-    pub(super) fn record_unanswered(&self, share: Duration) -> Failure {
+    /// A payload may be why its dry run is not answered, so only a connection that cannot be made counts for the other
+    /// requests.
+    fn record_health(&self, kind: CallKind, failure: &Failure) {
+        match (kind, failure) {
+            (
+                CallKind::DryRun,
+                Failure::AnswerLost(_) | Failure::Malformed(_) | Failure::Refused(_),
+            ) => {
+                self.health.record_dry_run_failure();
+            }
+            (CallKind::DryRun | CallKind::Send | CallKind::Read, _) => {
+                self.health.record_failure(failure);
+            }
+        }
+    }
+
+    /// Records that a query was given up after its share of the time, because others are left to be queried.
+    pub(super) fn record_unanswered(&self, kind: CallKind, share: Duration) -> Failure {
         let failure = Failure::AnswerLost(format!("no answer within {share:?}"));
-        self.health.record_failure(&failure);
+        self.record_health(kind, &failure);
         let (chain, endpoint) = (self.chain, self.name());
-        tracing::debug!(%chain, endpoint, ?share, "a read is not answered; the next endpoint is queried");
+        tracing::debug!(%chain, endpoint, ?share, "a query is not answered; the next endpoint is queried");
         failure
     }
 
@@ -390,10 +510,6 @@ impl Endpoint {
         )
         .increment(calls as u64);
     }
-}
-
-fn too_many_requests() -> Failure {
-    Failure::NotConnected("too many requests to it are in progress".to_owned())
 }
 
 fn throttled_text(error: &NodeError) -> String {

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::answers::{Block, Quantity};
-use super::endpoint::Endpoint;
+use super::endpoint::{CallKind, Endpoint};
 use super::failure::{Failure, endpoints_failed};
 use super::health::Rank;
 use super::limits;
@@ -22,6 +22,7 @@ pub(super) struct Turn<'a> {
     pub(super) endpoint: &'a Endpoint,
     index: usize,
     rank: Rank,
+    kind: CallKind,
     /// Whether one that is not failing comes after it.
     has_next: bool,
 }
@@ -42,7 +43,7 @@ impl Turn<'_> {
         let share = limits::READ_SHARE.saturating_mul(requests);
         match timeout(share, query).await {
             Ok(answer) => answer,
-            Err(_elapsed) => Err(self.endpoint.record_unanswered(share)),
+            Err(_elapsed) => Err(self.endpoint.record_unanswered(self.kind, share)),
         }
     }
 }
@@ -78,13 +79,17 @@ impl Endpoints {
 
     /// In query order: by health, then the one in use, then as configured.
     pub(super) fn in_order(&self) -> Vec<&Endpoint> {
-        let ranked = self.ranked().into_iter();
+        let ranked = self.ranked(CallKind::Read).into_iter();
         ranked.map(|(_, index)| &self.list[index]).collect()
     }
 
     /// In query order, each with what comes after it.
     pub(super) fn turns(&self) -> Vec<Turn<'_>> {
-        let ranked = self.ranked();
+        self.turns_for(CallKind::Read)
+    }
+
+    fn turns_for(&self, kind: CallKind) -> Vec<Turn<'_>> {
+        let ranked = self.ranked(kind);
         let healthy = ranked.iter().rposition(|(rank, _)| *rank < Rank::Failed);
         let turns = ranked.iter().enumerate();
         turns
@@ -92,6 +97,7 @@ impl Endpoints {
                 endpoint: &self.list[*index],
                 index: *index,
                 rank: *rank,
+                kind,
                 has_next: healthy.is_some_and(|last| last > position),
             })
             .collect()
@@ -105,10 +111,16 @@ impl Endpoints {
         order
     }
 
-    fn ranked(&self) -> Vec<(Rank, usize)> {
+    fn ranked(&self, kind: CallKind) -> Vec<(Rank, usize)> {
         let current = self.current.load(Ordering::Relaxed);
         let fastest = self.fastest();
-        let rank = |index: usize| self.list[index].health.rank(fastest);
+        let rank = |index: usize| {
+            let health = &self.list[index].health;
+            match kind {
+                CallKind::DryRun => health.dry_run_rank(fastest),
+                CallKind::Send | CallKind::Read => health.rank(fastest),
+            }
+        };
         let mut order: Vec<(Rank, usize)> = (0..self.list.len())
             .map(|index| (rank(index), index))
             .collect();
@@ -126,9 +138,27 @@ impl Endpoints {
         &'a self,
         query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
     ) -> Result<T, ChainError> {
+        self.query_first(CallKind::Read, 1, query).await
+    }
+
+    /// The same for an execution of a payload, by so many requests.
+    pub(super) async fn dry_run<'a, T>(
+        &'a self,
+        requests: usize,
+        query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
+    ) -> Result<T, ChainError> {
+        self.query_first(CallKind::DryRun, requests, query).await
+    }
+
+    async fn query_first<'a, T>(
+        &'a self,
+        kind: CallKind,
+        requests: usize,
+        query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
+    ) -> Result<T, ChainError> {
         let mut failures = Vec::new();
-        for turn in self.turns() {
-            match turn.answer(1, query(turn.endpoint)).await {
+        for turn in self.turns_for(kind) {
+            match turn.answer(requests, query(turn.endpoint)).await {
                 Ok(result) => return Ok(result),
                 Err(failure) => failures.push((turn.endpoint.name(), failure)),
             }

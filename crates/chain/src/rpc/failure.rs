@@ -13,6 +13,9 @@ pub(super) enum Failure {
     /// No bytes left this process.
     #[error("{0}")]
     NotConnected(String),
+    /// This process's own limits did not admit the request in time: nothing was sent.
+    #[error("too many requests to it are in progress")]
+    NotAdmitted,
     /// The endpoint refused the request without processing it (HTTP 4xx, 503).
     #[error("{0}")]
     Refused(String),
@@ -41,6 +44,7 @@ impl Failure {
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::NotConnected(_) => "unconnected",
+            Self::NotAdmitted => "not_admitted",
             Self::Refused(_) => "turned_away",
             Self::BackingOff(_) => "resting",
             Self::WrongChain(_) => "wrong_chain",
@@ -55,6 +59,7 @@ impl Failure {
     pub(super) fn had_no_effect(&self) -> bool {
         match self {
             Self::NotConnected(_)
+            | Self::NotAdmitted
             | Self::Refused(_)
             | Self::BackingOff(_)
             | Self::WrongChain(_)
@@ -72,6 +77,7 @@ impl Failure {
     fn is_answer(&self) -> bool {
         match self {
             Self::NotConnected(_)
+            | Self::NotAdmitted
             | Self::AnswerLost(_)
             | Self::Refused(_)
             | Self::BackingOff(_) => false,

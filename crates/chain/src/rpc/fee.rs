@@ -158,7 +158,7 @@ impl FeeQuoter {
             }
             (Err(error), None) => return Err(error),
         };
-        let no_op_gas = endpoints.read_first(|endpoint| Box::pin(no_op_gas(endpoint)));
+        let no_op_gas = endpoints.dry_run(1, |endpoint| Box::pin(no_op_gas(endpoint)));
         let no_op_gas = timeout(FEE_EXTRA_PATIENCE, no_op_gas).await;
         let no_op_gas = no_op_gas.ok().and_then(Result::ok);
         let tip = Tip {

@@ -18,6 +18,8 @@ struct HealthState {
     head: Option<Head>,
     latency: Option<Duration>,
     polled_at: Option<Instant>,
+    /// When a dry run was not answered.
+    dry_run_failed_at: Option<Instant>,
     /// The accounts whose last send was not answered in time, and when that was.
     hung_sends: BTreeMap<Address, Instant>,
     /// Since when every contact failed.
@@ -72,6 +74,7 @@ impl Health {
             head: None,
             latency: None,
             polled_at: None,
+            dry_run_failed_at: None,
             hung_sends: BTreeMap::new(),
             failing_since: None,
             nonce_queries_failing_since: None,
@@ -114,6 +117,26 @@ impl Health {
     /// The rank relative to the latency of the fastest endpoint.
     pub(super) fn rank(&self, fastest: Option<Duration>) -> Rank {
         self.with_state(|state| state.rank(fastest))
+    }
+
+    /// The rank for a dry run. One that was not answered counts here and nowhere else: its payload may be why.
+    pub(super) fn dry_run_rank(&self, fastest: Option<Duration>) -> Rank {
+        self.with_state(|state| {
+            let failed_at = state.dry_run_failed_at;
+            let has_failed = failed_at.is_some_and(|at| at.elapsed() < limits::COOL_DOWN);
+            let at_best = if has_failed {
+                Rank::Failed
+            } else {
+                Rank::Healthy
+            };
+            state.rank(fastest).max(at_best)
+        })
+    }
+
+    /// Records that a dry run was not answered, or not usably.
+    pub(super) fn record_dry_run_failure(&self) {
+        let now = Instant::now();
+        self.with_state(|state| state.dry_run_failed_at = Some(now));
     }
 
     /// The average latency, unless the endpoint is failing.
@@ -261,7 +284,8 @@ impl Health {
                     }
                     wrong @ EndpointStatus::WrongChain { .. } => wrong,
                 },
-                Failure::BackingOff(_)
+                Failure::NotAdmitted
+                | Failure::BackingOff(_)
                 | Failure::WrongChain(_)
                 | Failure::Unchecked(_)
                 | Failure::Node(_) => return,

@@ -44,6 +44,11 @@ pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(30);
 pub(super) const RATE_BURST: Duration = Duration::from_millis(250);
 /// How much longer the other endpoints of a wave are waited for when one of them has everything.
 pub(super) const WAVE_GRACE: Duration = Duration::from_millis(250);
+/// No send starts with less time left: its answer could hardly arrive.
+pub(super) const SEND_TIME_MIN: Duration = Duration::from_millis(250);
+/// A send without an answer counts as hung if it had this time: somewhat less than the smallest share of a wave, as
+/// admission takes a part of that.
+pub(super) const HUNG_SEND_MIN: Duration = Duration::from_millis(750);
 /// How long an endpoint on which a send hung gets the sends of that account last.
 pub(super) const HUNG_SEND_AGE_MAX: Duration = Duration::from_secs(30);
 /// The sends of so many accounts must hang before the endpoint gets those of all accounts last.

@@ -165,7 +165,9 @@ impl Chain for RpcChain {
 
     async fn revert_reason(&self, inclusion: &Inclusion) -> Result<Option<String>, ChainError> {
         self.endpoints
-            .read_first(|endpoint| Box::pin(call::revert_reason(endpoint, inclusion)))
+            .dry_run(call::REVERT_REASON_REQUESTS, |endpoint| {
+                Box::pin(call::revert_reason(endpoint, inclusion))
+            })
             .await
     }
 
@@ -212,7 +214,7 @@ impl Chain for RpcChain {
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
         self.endpoints
-            .read_first(|endpoint| Box::pin(call::estimate_gas(endpoint, call)))
+            .dry_run(1, |endpoint| Box::pin(call::estimate_gas(endpoint, call)))
             .await?
     }
 

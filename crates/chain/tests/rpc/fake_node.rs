@@ -29,6 +29,8 @@ const UNCOUNTED_METHODS: [&str; 2] = ["eth_chainId", "eth_blockNumber"];
 /// The reply to one call.
 pub(crate) enum FakeReply {
     Result(Value),
+    /// The result, after this time.
+    Late(Duration, Value),
     Error(i64, &'static str),
     ErrorData(i64, &'static str, Value),
     /// The answer to a batch lacks this call.
@@ -253,6 +255,10 @@ async fn answer(
         let mut answer = json!({ "jsonrpc": "2.0", "id": call["id"] });
         match (node.script)(call["method"].as_str().unwrap(), &call["params"]) {
             FakeReply::Result(result) => answer["result"] = result,
+            FakeReply::Late(time, result) => {
+                tokio::time::sleep(time).await;
+                answer["result"] = result;
+            }
             FakeReply::Error(code, message) => {
                 answer["error"] = json!({ "code": code, "message": message });
             }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use chain::rpc::RpcChain;
 use domain::lane::ChainQuery;
-use domain::{Address, Nonce};
+use domain::{Address, Inclusion, Nonce};
 use engine::ports::{BlockTag, Chain, Quorum};
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fake_node::{FakeNode, FakeReply, chain_of, chain_with_timeout, unreachable_url};
 use crate::reads::{block, call, hash};
@@ -71,6 +71,51 @@ async fn endpoint_that_hangs_on_a_method_leaves_time_for_the_next_one() {
         assert!(second < Duration::from_secs(1), "{method}: {second:?}");
     });
     join_all(tries).await;
+}
+
+#[tokio::test]
+async fn dry_run_that_hangs_leaves_its_endpoint_to_the_reads() {
+    let hanging = node_that_hangs_on("eth_estimateGas").await;
+    let healthy = node_that_hangs_on("nothing").await;
+    let both = chain_of(vec![hanging.url(), healthy.url()]);
+    assert_eq!(both.estimate_gas(&call()).await.unwrap(), 21_000);
+    both.header(BlockTag::Number(7)).await.unwrap();
+    assert_eq!(
+        hanging.methods(),
+        ["eth_estimateGas", "eth_getBlockByNumber"]
+    );
+    assert_eq!(healthy.methods(), ["eth_estimateGas"]);
+    // The same where it has the whole time of a request.
+    let alone = chain_with_timeout(vec![hanging.url()], Duration::from_millis(500));
+    alone.estimate_gas(&call()).await.unwrap_err();
+    assert!(alone.endpoints()[0].1, "it answers all that is read");
+}
+
+#[tokio::test]
+async fn each_request_for_a_revert_reason_has_its_share() {
+    let slow = |result: Value| FakeReply::Late(Duration::from_millis(900), result);
+    let preferred = FakeNode::start(move |method, _| match method {
+        "eth_getTransactionByHash" => slow(json!({
+            "from": Address::ZERO, "to": Address::ZERO, "value": "0x0", "input": "0x", "gas": "0x7",
+        })),
+        _ => slow(json!("0x")),
+    })
+    .await;
+    let other = node_that_hangs_on("nothing").await;
+    let chain = chain_of(vec![preferred.url(), other.url()]);
+    let mined = Inclusion {
+        tx_hash: hash(1),
+        block_number: 7,
+        block_hash: hash(7),
+        succeeded: false,
+        gas_used: 7,
+        effective_gas_price: 1,
+        contract_address: None,
+        revert_reason: None,
+    };
+    let reason = chain.revert_reason(&mined).await.unwrap();
+    assert_eq!(reason.as_deref(), Some("all gas was used"));
+    assert_eq!(other.methods(), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -106,6 +106,47 @@ async fn nothing_is_sent_once_the_lease_is_not_trusted() {
     assert_eq!(node.raws(), Vec::<String>::new());
 }
 
+/// Accepts the first ten envelopes and never answers for others; ten requests per second.
+async fn throttled_chain() -> (FakeNode, RpcChain) {
+    let node = FakeNode::start(on_send(|params| match nonce_of(params) {
+        0..10 => accept(params),
+        _ => FakeReply::NoAnswer,
+    }))
+    .await;
+    let chain = RpcChain::new(RpcChainConfig {
+        requests_per_second: Some(10),
+        ..RpcChainConfig::new(CHAIN, vec![node.url()])
+    })
+    .expect("a valid configuration");
+    (node, chain)
+}
+
+#[tokio::test]
+async fn send_does_not_start_when_its_answer_could_not_arrive() {
+    let (node, chain) = throttled_chain().await;
+    // The limit admits the second ten 1.1 s after the first request, and the answers are awaited for 1.2 s.
+    let outcomes = send(&chain, ALICE, 20, 1_340).await;
+    assert_eq!(outcomes[..10], vec![SendOutcome::Accepted; 10]);
+    assert!(outcomes[10..].iter().all(busy), "{outcomes:?}");
+    assert_eq!(node.raws().len(), 10);
+}
+
+#[tokio::test]
+async fn time_spent_waiting_for_admission_is_not_held_against_the_endpoint() {
+    let (node, chain) = throttled_chain().await;
+    // After 1.1 s of waiting the second ten have 0.6 s. They get no answer, which proves nothing yet.
+    let outcomes = send(&chain, ALICE, 20, 1_900).await;
+    assert!(outcomes[10..].iter().all(unknown), "{outcomes:?}");
+    let outcomes = send(&chain, ALICE, 2, 4_000).await;
+    assert_eq!(outcomes, vec![SendOutcome::Accepted; 2]);
+    let sizes = node.request_sizes();
+    assert_eq!(
+        sizes.last(),
+        Some(&2),
+        "envelopes of an account that hangs come one by one"
+    );
+}
+
 #[tokio::test]
 async fn rate_limit_cuts_a_send_and_keeps_what_was_sent() {
     let node = accepting_node().await;

@@ -135,13 +135,14 @@ impl Lane {
         let reason = consumed_reason(nonce, foreign, has_same_effect);
         slot.tx.nonce = None;
         slot.tx.tx_hash = None;
-        if let Some(sub) = slot.sub_state_once_consumed() {
+        let decision = self.decide_on_consumed(nonce, foreign, has_same_effect);
+        if let Some(sub) = slot.sub_state_once_consumed(decision) {
             self.journal.end_failed(slot.tx, sub, reason, cx);
             return;
         }
         self.commit_funds(OpenCost::of_tx(&slot.tx, &[]));
-        match self.decide_on_consumed(nonce, foreign, has_same_effect) {
-            OnForeignNonce::Requeue => {
+        match decision {
+            ConsumedDecision::ByRule(OnForeignNonce::Requeue) => {
                 slot.tx.reason = Some(reason);
                 slot.tx
                     .transition(TxState::Created, SubState::Queued, cx.now);
@@ -150,7 +151,7 @@ impl Lane {
                 self.paging.enqueue(Some(&slot.tx));
                 cx.writes.queued_added.push(slot.tx.id);
             }
-            OnForeignNonce::Hold => {
+            ConsumedDecision::ByRule(OnForeignNonce::Hold) | ConsumedDecision::MayBeOurs => {
                 if !has_same_effect {
                     self.account_for(&slot.tx, cx);
                 }
@@ -168,14 +169,23 @@ impl Lane {
         nonce: Nonce,
         foreign: Option<B256>,
         has_same_effect: bool,
-    ) -> OnForeignNonce {
+    ) -> ConsumedDecision {
         let max_jump = self.rules.nonce.max_chain_jump;
         let is_lost = self.reconciliation.may_be_lost(nonce, max_jump);
         match foreign.is_none() || has_same_effect || is_lost {
-            true => OnForeignNonce::Hold,
-            false => self.rules.nonce.on_foreign_nonce,
+            true => ConsumedDecision::MayBeOurs,
+            false => ConsumedDecision::ByRule(self.rules.nonce.on_foreign_nonce),
         }
     }
+}
+
+/// What becomes of a tx whose nonce is consumed by something else than its known attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConsumedDecision {
+    /// It is foreign for certain: what the rule says.
+    ByRule(OnForeignNonce),
+    /// The payload may have been executed: an operator decides.
+    MayBeOurs,
 }
 
 fn consumed_reason(nonce: Nonce, foreign: Option<B256>, has_same_effect: bool) -> String {
@@ -204,15 +214,13 @@ pub(super) fn foreign_final_height(finality: Finality, view: &ChainView) -> Opti
 }
 
 impl Slot {
-    /// The final sub-state of a tx that ends when its nonce is consumed, whatever consumed it: a filler, and a tx
-    /// that no node will ever accept.
-    fn sub_state_once_consumed(&self) -> Option<SubState> {
-        match self.kind {
-            AttemptKind::Filler => Some(SubState::ForeignNonce),
-            AttemptKind::Original
-            | AttemptKind::Bump
-            | AttemptKind::Cancel
-            | AttemptKind::Replace => self.is_cancelled().then_some(SubState::Rejected),
+    /// The final sub-state of a tx that ends when its nonce is consumed: a filler always, and a tx that a no-op was to
+    /// end, unless its payload may have been executed.
+    fn sub_state_once_consumed(&self, decision: ConsumedDecision) -> Option<SubState> {
+        if self.kind == AttemptKind::Filler {
+            return Some(SubState::ForeignNonce);
         }
+        let is_foreign = matches!(decision, ConsumedDecision::ByRule(_));
+        (is_foreign && self.is_cancelled()).then_some(SubState::Rejected)
     }
 }

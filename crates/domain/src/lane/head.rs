@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::{AttemptKind, Nonce, SubState, Timestamp, TxState};
+use crate::{AttemptKind, Nonce, SubState, Timestamp};
 
 use super::slots::Slot;
 use super::{AccountBalance, Effect, HeadWait, Lane, StepContext, cost};
@@ -130,15 +130,15 @@ impl Lane {
     /// Notes whether the row differs from what it is to say.
     pub(super) fn compare_stored_head(&mut self, now: Timestamp) {
         let wait = self.head_wait();
-        let parts = |wait: &Option<HeadWait>| {
+        let shown = |wait: &Option<HeadWait>| {
             let wait = wait.as_ref();
-            wait.map(|wait| (wait.nonce, wait.reason.clone()))
+            wait.map(|wait| (wait.nonce, wait.reason.as_deref().map(without_figures)))
         };
         let time =
             |wait: &Option<HeadWait>| wait.as_ref().map_or(Duration::ZERO, |w| w.blocked_for);
         let timeout = self.rules.blocked_timeout.unwrap_or(Duration::MAX);
         let unstored_time = time(&wait).saturating_sub(time(&self.holds.head.stored));
-        let differs = parts(&wait) != parts(&self.holds.head.stored)
+        let differs = shown(&wait) != shown(&self.holds.head.stored)
             || unstored_time.saturating_mul(STORED_STEPS) >= timeout;
         self.holds.head.unstored_since = match differs {
             true => self.holds.head.unstored_since.or(Some(now)),
@@ -224,7 +224,7 @@ impl Lane {
             );
             return;
         }
-        self.give_up_head(nonce, timeout, cx);
+        self.end_head(nonce, timeout, cx);
     }
 
     fn set_no_op_wait(&mut self, nonce: Nonce, reason: String) {
@@ -233,25 +233,26 @@ impl Lane {
         }
     }
 
-    /// The tx keeps its nonce until that is consumed at final depth; only then it ends, with the result of whatever
-    /// attempt was mined.
-    fn give_up_head(&mut self, nonce: Nonce, timeout: Duration, cx: &mut StepContext) {
+    /// The head waits for no other no-op of its lane: none of those can be mined before its own.
+    fn end_head(&mut self, nonce: Nonce, timeout: Duration, cx: &mut StepContext) {
         let Some(slot) = self.slots.get_mut(nonce) else {
             return;
         };
         let was_given_up = slot.tx.sub_state == Some(SubState::Rejected);
         let before = slot.tx.reason.take().filter(|_| !was_given_up);
         let before = before.map_or_else(String::new, |before| format!("; at last: {before}"));
-        slot.tx.reason = Some(format!(
+        slot.no_op_wait = None;
+        let reason = format!(
             "it was the lane's head for {} s and was not mined (lane.blockedTimeout){before}",
             timeout.as_secs()
-        ));
-        slot.no_op_wait = None;
-        slot.tx
-            .transition(TxState::Tracking, SubState::Rejected, cx.now);
-        cx.writes.updates.push(slot.tx.clone());
-        self.request_signature(nonce, AttemptKind::Cancel, cx);
+        );
+        self.give_up(nonce, reason, cx);
     }
+}
+
+/// A reason without its figures: one that changes with every block is not written for its own sake.
+fn without_figures(reason: &str) -> String {
+    reason.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// A reason of bounded length: it may contain a node's text.

@@ -24,8 +24,11 @@ const CONSUMED_RUNS_MAX: usize = 64;
 pub(super) struct NonceLedger {
     /// The next nonce that was never allocated.
     cursor: Nonce,
-    /// Runs of nonces that finished txs consumed, ascending. As long as the highest stands, everything below it is
-    /// consumed too, by whatever transaction; a reorg that takes it takes that proof with it.
+    /// Every nonce below this is consumed at finality depth, by whatever transaction: a finished tx at or above it proves
+    /// that. A reorg that takes such a tx takes that proof with it.
+    consumed_below: Nonce,
+    /// Runs of nonces that finished txs consumed, ascending. They hold them until their own result is reopened: a reorg
+    /// may be known for one before it is known for those above it.
     consumed: Vec<Range<u64>>,
     /// Unheld nonces that the chain waits for, and since when.
     gaps: BTreeMap<Nonce, Timestamp>,
@@ -43,6 +46,7 @@ impl NonceLedger {
     pub(super) fn new(cursor: Nonce, consumed_below: Nonce) -> Self {
         let mut ledger = Self {
             cursor,
+            consumed_below: Nonce(0),
             consumed: Vec::new(),
             gaps: BTreeMap::new(),
             fresh_gaps: BTreeSet::new(),
@@ -61,7 +65,7 @@ impl NonceLedger {
 
     /// Every nonce below this is consumed at finality depth.
     pub(super) fn consumed_below(&self) -> Nonce {
-        Nonce(self.consumed.last().map_or(0, |run| run.end))
+        self.consumed_below
     }
 
     /// The gaps, with those of this turn.
@@ -129,16 +133,27 @@ impl NonceLedger {
 
     /// A tx that holds this nonce is finished.
     pub(super) fn mark_consumed(&mut self, nonce: Nonce) {
-        match self.consumed.last_mut() {
-            Some(run) if nonce.0 < run.end => {} // a higher one proves it
-            Some(run) if nonce.0 == run.end => run.end = nonce.next().0,
-            Some(_) | None => {
-                self.consumed.push(nonce.0..nonce.next().0);
-                if self.consumed.len() > CONSUMED_RUNS_MAX {
-                    self.consumed.remove(0);
-                }
-            }
+        self.consumed_below = self.consumed_below.max(nonce.next());
+        let at = self.consumed.partition_point(|run| run.end < nonce.0);
+        match self.consumed.get_mut(at) {
+            Some(run) if run.contains(&nonce.0) => {}
+            Some(run) if run.end == nonce.0 => run.end = nonce.next().0,
+            Some(_) | None => self.consumed.insert(at, nonce.0..nonce.next().0),
         }
+        self.trim_consumed();
+    }
+
+    /// Whether a finished tx holds this nonce, as far as that is known.
+    fn is_consumed(&self, nonce: Nonce) -> bool {
+        let at = self.consumed.partition_point(|run| run.end <= nonce.0);
+        self.consumed
+            .get(at)
+            .is_some_and(|run| run.contains(&nonce.0))
+    }
+
+    fn trim_consumed(&mut self) {
+        let most = self.consumed.len().saturating_sub(CONSUMED_RUNS_MAX);
+        self.consumed.drain(..most);
     }
 
     /// A reorg took a final result: its nonce is open again, and with it everything that only it proved. Its tx holds it,
@@ -148,10 +163,19 @@ impl NonceLedger {
         self.fresh_gaps.remove(&nonce);
         self.suspected_gaps.remove(&nonce);
         self.contested.remove(&nonce);
-        self.consumed.retain(|run| run.start < nonce.0);
-        if let Some(run) = self.consumed.last_mut() {
-            run.end = run.end.min(nonce.0);
+        let at = self.consumed.partition_point(|run| run.end <= nonce.0);
+        if let Some(run) = self.consumed.get(at).filter(|run| run.contains(&nonce.0)) {
+            let parts = [run.start..nonce.0, nonce.next().0..run.end];
+            let rest = parts.into_iter().filter(|part| !part.is_empty());
+            self.consumed.splice(at..=at, rest);
+            self.trim_consumed();
         }
+        let below = self.consumed.iter().rfind(|run| run.end <= nonce.0);
+        let proven = Nonce(below.map_or(0, |run| run.end));
+        self.consumed_below = match nonce < self.consumed_below {
+            true => proven,
+            false => self.consumed_below,
+        };
     }
 
     /// Raises the cursor to the chain's nonce. What lies between and is not mined may be a foreign transaction
@@ -230,7 +254,8 @@ impl NonceLedger {
         let mut nonce = latest.max(self.consumed_below());
         while nonce < until.min(self.cursor) {
             while held.next_if(|held| *held < nonce).is_some() {}
-            if held.peek() != Some(&nonce) && !self.is_gap(nonce) {
+            let is_held = held.peek() == Some(&nonce) || self.is_consumed(nonce);
+            if !is_held && !self.is_gap(nonce) {
                 holes.insert(nonce);
             }
             if holes.len() as u64 > max {
@@ -282,10 +307,30 @@ mod tests {
             ledger.mark_consumed(Nonce(nonce));
         }
         assert_eq!(ledger.consumed_below(), Nonce(13));
-        for (reopened, below) in [(12, 12), (11, 11), (10, 8), (4, 0)] {
+        for (reopened, below) in [(12, 12), (11, 11), (10, 10), (4, 0)] {
             ledger.mark_reopened(Nonce(reopened));
             assert_eq!(ledger.consumed_below(), Nonce(below), "after {reopened}");
         }
+    }
+
+    #[test]
+    fn nonce_of_a_finished_tx_is_no_hole_until_its_own_result_is_reopened() {
+        let mut ledger = NonceLedger::new(Nonce(9), Nonce(0));
+        for nonce in [5, 6, 7] {
+            ledger.mark_consumed(Nonce(nonce));
+        }
+        let holes = |ledger: &NonceLedger| {
+            let held = [Nonce(8)].into_iter();
+            let holes = ledger.holes(Nonce(5), Nonce(9), held, 9);
+            holes.into_iter().map(|nonce| nonce.0).collect::<Vec<_>>()
+        };
+        ledger.mark_reopened(Nonce(5));
+        assert_eq!(ledger.consumed_below(), Nonce(0), "no proof any more");
+        assert_eq!(holes(&ledger), [5], "its slot holds it");
+        ledger.mark_reopened(Nonce(7));
+        assert_eq!(holes(&ledger), [5, 7]);
+        ledger.mark_consumed(Nonce(5));
+        assert_eq!(holes(&ledger), [7]);
     }
 
     #[test]

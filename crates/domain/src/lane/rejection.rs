@@ -33,8 +33,7 @@ impl Lane {
         }
         // Some node may have it, whatever these say now: it is given up only when they repeat it. So is one that is
         // STUCK: nothing else would ever use its nonce, and the slots behind it would wait.
-        let may_be_accepted =
-            slot.was_submitted() || slot.history.may_be_in_pool || slot.tx.state == TxState::Stuck;
+        let may_be_accepted = slot.may_be_at_node() || slot.tx.state == TxState::Stuck;
         let is_early = may_be_accepted && slot.history.rejections < REJECTIONS_FINAL;
         if is_early || slot.history.is_foreign_pending {
             let reason = format!("nodes refuse it at present: {text}");
@@ -42,17 +41,39 @@ impl Lane {
             return;
         }
         let reason = format!("nodes refuse it for good: {text}");
-        slot.wait_for(SubState::Rejected, reason, cx);
+        slot.wait_for(SubState::Rejected, reason.clone(), cx);
         if slot.signature_request().is_some() || !self.can_sign() {
             return; // tried again later
         }
-        let from = self.chain.latest().min(nonce); // a node that lags may reject what is mined
-        let has_lower_no_op = self
-            .slots
-            .unmined(from..nonce)
-            .any(|(_, slot)| slot.is_being_cancelled());
-        if has_lower_no_op {
+        if self.has_no_op_before(nonce) {
             return; // one at a time: if nodes refuse that one too, another would not help
+        }
+        self.give_up(nonce, reason, cx);
+    }
+
+    /// Whether another no-op takes precedence over one at this nonce. The head's has precedence over all others, because
+    /// none of them can be mined before it.
+    fn has_no_op_before(&self, nonce: Nonce) -> bool {
+        let is_head = self.head().is_some_and(|(head, _)| head == nonce);
+        let unmined = self.slots.unmined(self.chain.latest()..);
+        let mut no_ops = unmined.filter(|(_, slot)| slot.is_being_cancelled());
+        !is_head && no_ops.any(|(other, _)| other != nonce)
+    }
+
+    /// A no-op is to take the nonce of a tx, which keeps it until it is consumed at final depth; only then the tx ends,
+    /// with the result of whatever attempt was mined.
+    pub(super) fn give_up(&mut self, nonce: Nonce, reason: String, cx: &mut StepContext) {
+        let Some(slot) = self.slots.get_mut(nonce) else {
+            return;
+        };
+        let is_shown = slot.tx.state == TxState::Tracking
+            && slot.tx.sub_state == Some(SubState::Rejected)
+            && slot.tx.reason.as_ref() == Some(&reason);
+        if !is_shown {
+            slot.tx.reason = Some(reason);
+            slot.tx
+                .transition(TxState::Tracking, SubState::Rejected, cx.now);
+            cx.writes.updates.push(slot.tx.clone());
         }
         self.request_signature(nonce, AttemptKind::Cancel, cx);
     }
@@ -81,7 +102,8 @@ impl Lane {
         let refused = slot.attempts().last().map_or(0, |attempt| attempt.gas);
         slot.history.gas_min = refused.saturating_mul(GAS_RAISE);
         if self.unsigned_envelope(nonce, kind).is_none() {
-            self.on_rejected(nonce, text, cx); // its own fee limit leaves no room for another attempt
+            // Its own fee limit leaves no room for an attempt that could replace what a node may hold.
+            self.on_rejected(nonce, text, cx);
             return;
         }
         let Some(slot) = self.slots.get_mut(nonce) else {
@@ -103,7 +125,7 @@ impl Lane {
         let wanted = newest.gas.saturating_mul(GAS_RAISE);
         let view = self.chain.view.as_ref()?;
         let block_limit = view.fee.block_gas_limit.unwrap_or(u64::MAX);
-        let is_no_op = slot.is_cancelled() || slot.kind == AttemptKind::Filler;
+        let is_no_op = slot.is_no_op();
         let (most, kind) = match is_no_op {
             true => (NO_OP_GAS_MAX, AttemptKind::Cancel),
             false => {
@@ -138,8 +160,7 @@ impl Slot {
         let no_ops = self.attempts().iter();
         let no_ops = no_ops.filter(|attempt| attempt.kind == AttemptKind::Cancel);
         let most = no_ops.map(|attempt| attempt.gas).max().unwrap_or(0);
-        let is_no_op = self.is_cancelled() || self.kind == AttemptKind::Filler;
-        let raised = match is_no_op {
+        let raised = match self.is_no_op() {
             true => self.history.gas_min,
             false => 0,
         };

@@ -45,22 +45,17 @@ impl Lane {
         slot.claim_again(cx.now);
         let most = self.rules.resubmit.max_attempts;
         let is_used_up = most.is_some_and(|most| slot.tx.history.resubmits > most);
-        if is_used_up && slot.tx.state != TxState::Stuck {
+        // There is nothing to decide about a no-op: it must be mined, or the lane waits for ever.
+        if is_used_up && slot.tx.state != TxState::Stuck && !slot.is_no_op() {
             let times = slot.tx.history.resubmits.saturating_sub(1);
-            let mut reason =
-                format!("sent again {times} times (resubmit.maxAttempts) and not mined");
-            // It ends when its no-op is mined: the reason for that must be found then.
-            if let Some(before) = slot.tx.reason.take().filter(|_| slot.is_being_cancelled()) {
-                reason = format!("{reason}; {before}");
-            }
+            let reason = format!("sent again {times} times (resubmit.maxAttempts) and not mined");
             let sub = slot.tx.sub_state.unwrap_or(SubState::Submitted);
             self.journal.mark_stuck(&mut slot.tx, sub, reason, cx);
         }
         let Some(slot) = self.slots.get(nonce) else {
             return;
         };
-        // STUCK stops new attempts only: its bytes are still sent.
-        let wants_raise = slot.tx.state != TxState::Stuck && self.should_raise_fees(slot);
+        let wants_raise = self.should_raise_fees(slot);
         if wants_raise && self.raised_fees(slot).is_some() {
             // A payload that is being cancelled is never offered again.
             let kind = match slot.is_cancelled() {
@@ -98,17 +93,42 @@ impl Lane {
         cx.writes.updates.push(slot.tx.clone());
     }
 
-    /// Whether the policy wants a new attempt. Never against a foreign transaction.
+    /// Whether a new attempt is wanted. Never against a foreign transaction.
     fn should_raise_fees(&self, slot: &Slot) -> bool {
         let latest = self.chain.latest();
         let is_used = slot.tx.nonce.is_some_and(|nonce| nonce < latest);
         let history = &slot.history;
         let is_foreign = history.is_foreign_pending || history.is_reported_used || is_used;
-        match self.rules.resubmit.policy {
-            ResubmitPolicy::Rebroadcast => false,
-            ResubmitPolicy::Bump { .. } => {
-                !is_foreign && self.can_sign() && self.can_raise_help(slot)
+        // STUCK stops new attempts for the payload only: its bytes are still sent.
+        let is_stopped = slot.tx.state == TxState::Stuck && !slot.is_no_op();
+        let wants_raise = match self.rules.resubmit.policy {
+            ResubmitPolicy::Rebroadcast => {
+                self.is_priced_wrong(slot) && self.raised_fees(slot).is_some()
             }
+            ResubmitPolicy::Bump { .. } => true,
+        };
+        let can_raise = !is_foreign && !is_stopped && self.can_sign();
+        can_raise && wants_raise && self.can_raise_help(slot)
+    }
+
+    /// Whether an attempt is replaced even where the policy is to send the same bytes, because it was signed at fees that
+    /// are too low: a payload that no node has, and a no-op, which has no client who chose its fees. A payload is replaced
+    /// only by what is offered at present: a raise of fees that are wrong still might be accepted, and then stays.
+    fn is_priced_wrong(&self, slot: &Slot) -> bool {
+        let (Some(view), Some(newest)) = (&self.chain.view, slot.attempts().last()) else {
+            return false;
+        };
+        let payload = match slot.is_no_op() {
+            true => &Payload::transfer(self.key.signer, U256::ZERO),
+            false => &slot.tx.request.payload,
+        };
+        let is_below = offers_less(newest.fees, self.rules.fee.fees(payload, view.fee));
+        let history = &slot.history;
+        // An answer that was lost leaves a doubt, which a clear one ends.
+        let is_nowhere = !slot.may_be_at_node() || history.is_underpriced && !slot.was_submitted();
+        match slot.is_no_op() {
+            true => is_below || history.is_underpriced,
+            false => is_below && is_nowhere,
         }
     }
 
@@ -125,14 +145,13 @@ impl Lane {
         is_next && !slot.history.lacks_money_or_node
     }
 
-    /// A node found the fee too low and none has it: with the policy to bump there is no need to wait.
+    /// A node found the fee too low and none has it: where a raise is wanted there is no need to wait.
     pub(super) fn reprice(&mut self, nonce: Nonce, cx: &mut StepContext) {
         let Some(slot) = self.slots.get(nonce) else {
             return;
         };
-        let can_bump = slot.signature_request().is_none() && slot.tx.state != TxState::Stuck;
         let pays_too_little = slot.history.failures > 1; // once more as it is: base fees fall as well
-        if can_bump
+        if slot.signature_request().is_none()
             && pays_too_little
             && self.should_raise_fees(slot)
             && self.raised_fees(slot).is_some()
@@ -141,13 +160,19 @@ impl Lane {
         }
     }
 
-    /// Fees for a bump: what nodes accept as a replacement of all attempts so far, within every limit.
-    pub(super) fn raised_fees(&self, slot: &Slot) -> Option<Fees> {
+    /// Fees of the next attempt for a payload, or of a filler. What lacked gas so that no node can have it needs no raise.
+    pub(super) fn bump_fees(&self, slot: &Slot) -> Option<Fees> {
+        let same = slot.attempts().last().map(|newest| newest.fees);
+        let same = same.filter(|_| slot.wants_more_gas() && !slot.may_be_at_node());
+        self.raised_fees(slot).or(same)
+    }
+
+    /// Fees for a raise: what nodes accept as a replacement of all attempts so far, within every limit. One of them may
+    /// hold what none is known to have.
+    fn raised_fees(&self, slot: &Slot) -> Option<Fees> {
         let percent = match self.rules.resubmit.policy {
             ResubmitPolicy::Bump { percent, .. } => percent,
-            // An attempt with more gas must be able to replace what a node may hold after all.
-            ResubmitPolicy::Rebroadcast if slot.wants_more_gas() => 0,
-            ResubmitPolicy::Rebroadcast => return None,
+            ResubmitPolicy::Rebroadcast => 0,
         };
         let own = slot.tx.request.payload.fee_limit();
         let own = own.filter(|_| !slot.is_cancelled()); // the limit was meant for the payload, not for a no-op
@@ -185,18 +210,38 @@ impl Lane {
     }
 }
 
+/// Whether one of the fee fields offers less than the other fees do. A tip counts where both have one.
+fn offers_less(fees: Fees, than: Fees) -> bool {
+    let tip = |fees: Fees| match fees {
+        Fees::Eip1559 {
+            max_priority_fee, ..
+        } => Some(max_priority_fee),
+        Fees::Legacy { .. } => None,
+    };
+    let has_lower_tip = tip(fees)
+        .zip(tip(than))
+        .is_some_and(|(tip, than)| tip < than);
+    has_lower_tip || fees.max_per_gas() < than.max_per_gas()
+}
+
 impl Slot {
     /// It offers as much as it may. That is shown, and no dead end: its bytes are sent again.
     fn show_fee_cap(&mut self, now: Timestamp) {
-        if self.tx.sub_state != Some(SubState::FeeCap) {
-            let offered = self.attempts().last().map_or(0, |a| a.fees.max_per_gas());
-            self.tx.reason = Some(format!(
-                "it offers {offered} wei per gas, and a raise that nodes accept would exceed its limit \
-                 (resubmit.maxFeePerGas, feeCap, its own maxFeePerGas, or {BUMP_QUOTE_FACTOR_MAX} times the chain's \
-                 present price); its bytes are sent again"
-            ));
-            let state = self.tx.state;
-            self.tx.transition(state, SubState::FeeCap, now);
+        if self.tx.sub_state == Some(SubState::FeeCap) {
+            return;
         }
+        let offered = self.attempts().last().map_or(0, |a| a.fees.max_per_gas());
+        let reason = format!(
+            "it offers {offered} wei per gas, and a raise that nodes accept would exceed its limit \
+             (resubmit.maxFeePerGas, feeCap, its own maxFeePerGas, or {BUMP_QUOTE_FACTOR_MAX} times the chain's \
+             present price); its bytes are sent again"
+        );
+        if self.is_cancelled() {
+            self.no_op_wait = Some(reason); // its row says why a no-op takes its nonce
+            return;
+        }
+        self.tx.reason = Some(reason);
+        let state = self.tx.state;
+        self.tx.transition(state, SubState::FeeCap, now);
     }
 }

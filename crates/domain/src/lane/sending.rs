@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 
-use crate::{EventKind, Nonce, SendOutcome, SubState, Timestamp};
+use crate::{AttemptKind, EventKind, Nonce, SendOutcome, SubState, Timestamp};
 
 use super::journal::Journal;
 use super::slots::Slot;
-use super::{ChainQuery, Effect, Lane, StepContext};
+use super::{ChainQuery, Effect, Lane, ResubmitPolicy, StepContext};
 
 /// The longest wait of a tx whose account is to be funded.
 const RETRY_UNFUNDED_MAX: Duration = Duration::from_secs(5);
@@ -37,6 +37,7 @@ impl Lane {
         }
         slot.history.lacks_money_or_node =
             matches!(outcome, SendOutcome::Underfunded(_) | SendOutcome::Busy(_));
+        slot.history.is_underpriced = matches!(outcome, SendOutcome::Underpriced(_));
         let newest = slot.attempts().last().map(|attempt| attempt.hash);
         let is_newest = newest == Some(hash);
         match outcome {
@@ -93,6 +94,11 @@ impl Lane {
         };
         let was_blocked = slot.history.is_blocked;
         slot.mark_submitted(cx.now);
+        let keeps_bytes = self.rules.resubmit.policy == ResubmitPolicy::Rebroadcast;
+        let is_raised = slot.signature_request() == Some(AttemptKind::Bump);
+        if keeps_bytes && is_raised && !slot.is_no_op() {
+            slot.drop_replacement(); // it was requested because no node had the payload
+        }
         let is_new = record_first_sent(&mut self.journal, slot, hash, cx);
         slot.clear_reason_at_node(is_new, cx);
         if was_blocked {

@@ -200,7 +200,7 @@ impl Lane {
             AttemptKind::Original | AttemptKind::Replace => {}
             // The chain may demand more by now than when the filler was made.
             AttemptKind::Filler => unsigned.gas = unsigned.gas.max(self.no_op_gas()),
-            AttemptKind::Bump => unsigned.fees = self.raised_fees(slot)?,
+            AttemptKind::Bump => unsigned.fees = self.bump_fees(slot)?,
             AttemptKind::Cancel => {
                 let no_op = Payload::transfer(self.key.signer, U256::ZERO);
                 let quoted = self.rules.fee.fees(&no_op, view.fee);

@@ -2,6 +2,7 @@
 
 use alloy_primitives::B256;
 
+use super::slots::Slot;
 use super::{AccountNonces, ChainQuery, Lane, WatchedBlock};
 use crate::{LaneKey, LeaseGrant, Nonce, Tx};
 
@@ -124,7 +125,24 @@ impl Lane {
             return Some("the chain's head is not known yet".into());
         }
         let (_, head) = self.head()?;
-        let reason = head.no_op_wait.as_ref().or(head.tx.reason.as_ref());
-        reason.cloned()
+        // While a no-op is to take its nonce, its own reason says only why.
+        let own = head.tx.reason.clone();
+        let (now, why) = match head.is_being_cancelled() {
+            true => (None, own),
+            false => (own, None),
+        };
+        let no_op_wait = head.no_op_wait.clone();
+        no_op_wait.or(now).or_else(|| self.fee_wait(head)).or(why)
+    }
+
+    /// Which fee the chain demands of an attempt that it cannot include at present.
+    fn fee_wait(&self, head: &Slot) -> Option<String> {
+        let view = self.chain.view.as_ref()?;
+        let newest = head.attempts().last()?;
+        let (offered, demanded) = (newest.fees.max_per_gas(), view.fee.base_fee?);
+        let is_made_here = !newest.raw.is_empty();
+        (is_made_here && offered < demanded).then(|| {
+            format!("it offers {offered} wei per gas, and the chain demands {demanded} at present")
+        })
     }
 }

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::support::{Cluster, LEASE, TAKEOVER, lane, sleep, transfer};
 
+/// Txs of a lane whose sends hang.
+const HANGING: usize = 2;
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_once_the_lease_margin_is_over() {
     let cluster = Cluster::new();
@@ -54,26 +57,26 @@ async fn lane_moves_to_a_node_whose_sends_are_answered() {
     let other = cluster.start("b").await;
     sleep(TAKEOVER).await;
     keeper.chain.set_hangs_on_sends(true);
-    let accepted = keeper.node.handle().create(transfer(1, "hanging")).await;
-    let nonce = accepted.unwrap().record.tx.nonce;
-    let is_sent = || {
-        let pool = cluster.chain.pool();
-        pool.iter().any(|tx| Some(tx.envelope.nonce) == nonce)
-    };
+    // While the first one hangs, the others are not sent: that is no answer either.
+    let requests = (0..HANGING).map(|n| transfer(1, &format!("hanging-{n}")));
+    for accepted in keeper.node.handle().create_many(requests.collect()).await {
+        accepted.unwrap();
+    }
+    let are_sent = || cluster.chain.pool().len() == 1 + HANGING;
     for _ in 0..12 {
         sleep(LEASE / 2).await;
-        if is_sent() {
+        if are_sent() {
             break;
         }
     }
-    assert!(is_sent(), "no node sends it");
+    assert!(are_sent(), "no node sends them");
     // The lane stays there although requests come through the node whose sends hang.
     for request in ["next", "last"] {
         let accepted = keeper.node.handle().create(transfer(1, request)).await;
         accepted.unwrap();
         sleep(LEASE).await;
     }
-    assert_eq!(cluster.chain.pool().len(), 4);
+    assert_eq!(cluster.chain.pool().len(), 1 + HANGING + 2);
     let status = other.node.handle().lane(lane(1)).await.unwrap().unwrap();
     let keeper = status.record.lease.map(|lease| lease.owner.0);
     assert_eq!(keeper.as_deref(), Some("b"));

@@ -1,11 +1,11 @@
 //! Reads of customers beside payments.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::ports::TxFilter;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::support::{Cluster, TestNode, sleep, transfer};
 
@@ -14,6 +14,8 @@ const LIST_TIME: Duration = Duration::from_millis(10);
 /// Many more than there are places.
 const READERS: usize = 100;
 const MEASURED: Duration = Duration::from_secs(5);
+/// Longer than any list waits.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn list(test_node: &TestNode) {
     let page = test_node.node.handle().txs(&TxFilter::default()).await;
@@ -26,23 +28,23 @@ async fn node_with_slow_lists(cluster: &Cluster) -> Arc<TestNode> {
     Arc::new(test_node)
 }
 
-/// How many lists a flood of readers gets.
-async fn flood(test_node: &Arc<TestNode>) -> usize {
-    let count = Arc::new(AtomicUsize::new(0));
+/// How many lists a flood of readers begins, each of which gives up a list after `patience` and tries again.
+async fn flood(test_node: &Arc<TestNode>, patience: Duration) -> usize {
+    let begun = || test_node.script.lists_begun.load(Ordering::SeqCst);
+    let before = begun();
     let until = Instant::now() + MEASURED;
     let readers = (0..READERS).map(|_| {
-        let (test_node, count) = (Arc::clone(test_node), Arc::clone(&count));
+        let test_node = Arc::clone(test_node);
         tokio::spawn(async move {
             while Instant::now() < until {
-                list(&test_node).await;
-                count.fetch_add(1, Ordering::Relaxed);
+                timeout(patience, list(&test_node)).await.ok();
             }
         })
     });
     for reader in readers.collect::<Vec<_>>() {
         reader.await.unwrap();
     }
-    count.load(Ordering::Relaxed)
+    begun() - before
 }
 
 /// Pays until the task is ended.
@@ -60,15 +62,21 @@ async fn flood_of_readers_gets_a_bounded_share_only_while_payments_are_made() {
     let cluster = Cluster::new();
     let test_node = node_with_slow_lists(&cluster).await;
     sleep(Duration::from_secs(3)).await;
-    let alone = flood(&test_node).await;
+    let alone = flood(&test_node, PATIENCE).await;
     let paying = tokio::spawn(pay(Arc::clone(&test_node)));
     sleep(Duration::from_millis(500)).await;
-    let beside_payments = flood(&test_node).await;
+    let beside_payments = flood(&test_node, PATIENCE).await;
+    let given_up = flood(&test_node, LIST_TIME / 2).await;
     assert!(!paying.is_finished(), "payments go on");
     paying.abort();
     assert!(
         beside_payments * 4 < alone && beside_payments > READERS,
         "{alone} lists alone, {beside_payments} beside payments"
+    );
+    // The store may go on with what its client has given up.
+    assert!(
+        given_up <= beside_payments,
+        "{given_up} lists that are given up, {beside_payments} that are awaited"
     );
 }
 

@@ -126,6 +126,7 @@ macro_rules! pass_on {
             }
 
             async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
+                self.script.lists_begun.fetch_add(1, Ordering::SeqCst);
                 let time = *self.script.list_time.lock().unwrap();
                 sleep(time).await;
                 self.check_cut()?;

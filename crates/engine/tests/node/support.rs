@@ -1,7 +1,7 @@
 //! Nodes on the twins of one store and one chain, with a store and peers that a test can make fail.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,6 +50,7 @@ pub(crate) struct StoreScript {
     pub(crate) lose_confirmation: AtomicBool,
     /// How long a list of txs takes.
     pub(crate) list_time: Mutex<Duration>,
+    pub(crate) lists_begun: AtomicUsize,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,

@@ -77,8 +77,10 @@ impl Readers {
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
         let (reply, answer) = oneshot::channel();
         let job: Job = Box::new(move |conn| {
-            // The caller may have been cancelled.
-            reply.send(snapshot(conn, question)).ok();
+            // A read whose caller was cancelled while it waited is not run; one that runs is not interrupted.
+            if !reply.is_closed() {
+                reply.send(snapshot(conn, question)).ok();
+            }
         });
         match self.reader {
             Reader::Engine => jobs.send(job).await.map_err(|_closed| stopped())?,
@@ -122,4 +124,35 @@ fn snapshot<T>(conn: &Connection, question: impl FnOnce(&Connection) -> Result<T
         conn.prepare_cached("COMMIT")?.execute([])?;
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn waiting_read_whose_caller_is_gone_is_not_run() {
+        let conn = Connection::open_in_memory().unwrap();
+        let readers = Readers::spawn(Reader::Customer, vec![conn]).unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        // Ends when `release` is dropped.
+        let mut running = Box::pin(readers.read(move |_conn| Ok(released.recv().is_err())));
+        assert!(running.as_mut().now_or_never().is_none());
+        let was_run = Arc::new(AtomicBool::new(false));
+        let mark = Arc::clone(&was_run);
+        let given_up = readers.read(move |_conn| {
+            mark.store(true, Ordering::SeqCst);
+            Ok(())
+        });
+        assert!(given_up.now_or_never().is_none());
+        drop(release);
+        assert!(running.await.unwrap());
+        // The only thread runs them in order.
+        readers.read(|_conn| Ok(())).await.unwrap();
+        assert!(!was_run.load(Ordering::SeqCst));
+    }
 }

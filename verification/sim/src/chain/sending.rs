@@ -87,8 +87,7 @@ impl RemoteChain {
         }
         if hangs {
             tokio::time::sleep(share).await;
-            let why = "no answer before the deadline of the send".to_owned();
-            return vec![SendOutcome::Unknown(why); outgoing.len()];
+            return hung_outcomes(outgoing.len());
         }
         if link.rng().permille(moods.busy) {
             return vec![SendOutcome::Busy("the node is syncing".to_owned()); outgoing.len()];
@@ -109,6 +108,17 @@ impl RemoteChain {
         };
         vec![outcome; outgoing.len()]
     }
+}
+
+/// Of envelopes that are sent one at a time to an endpoint that hangs: only the first one leaves.
+fn hung_outcomes(count: usize) -> Vec<SendOutcome> {
+    let first = "no answer before the deadline of the send".to_owned();
+    let others = "not sent, because an earlier envelope got no answer".to_owned();
+    let mut outcomes = vec![SendOutcome::Busy(others); count];
+    if let Some(outcome) = outcomes.first_mut() {
+        *outcome = SendOutcome::Unknown(first);
+    }
+    outcomes
 }
 
 /// Whether another endpoint should get the transaction too.

@@ -1,5 +1,5 @@
 //! A replacement pays more: a bump offers at least 10 % more than every earlier attempt at its nonce, in
-//! both fee fields, or endpoints refuse it.
+//! both fee fields, or endpoints refuse it. One with more gas may offer the same: endpoints refused what had less.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,14 @@ use crate::event::WorldEvent;
 
 #[derive(Default)]
 pub struct ReplacementPaysMore {
-    offered: StoreModel<BTreeMap<(TxId, Nonce), (u128, u128)>>,
+    offered: StoreModel<BTreeMap<(TxId, Nonce), Offer>>,
+}
+
+/// The most of each that attempts at one nonce have so far.
+#[derive(Clone, Copy, Default)]
+struct Offer {
+    fees: (u128, u128),
+    gas: u64,
 }
 
 impl ReplacementPaysMore {
@@ -20,13 +27,16 @@ impl ReplacementPaysMore {
         let offer = offer(attempt.fees);
         let place = (attempt.tx_id, attempt.nonce);
         let best = self.offered.entry(place).or_default();
-        let before = *best;
-        *best = (before.0.max(offer.0), before.1.max(offer.1));
+        let Offer { fees: before, gas } = *best;
+        best.fees = (before.0.max(offer.0), before.1.max(offer.1));
+        best.gas = gas.max(attempt.gas);
+        let has_more_gas = attempt.gas > gas && offer == before;
         let rises = |new: u128, old: u128| {
             let least = old.saturating_mul(100 + REPLACEMENT_PERCENT_MIN);
             new > old && new.saturating_mul(100) >= least
         };
         if attempt.kind != AttemptKind::Bump
+            || has_more_gas
             || (rises(offer.0, before.0) && rises(offer.1, before.1))
         {
             return Ok(());
@@ -72,9 +82,10 @@ mod tests {
 
     #[test]
     fn both_fee_fields_must_rise_by_ten_percent() {
-        let made = |kind, max_fee, max_priority_fee| {
+        let made = |kind, gas, (max_fee, max_priority_fee)| {
             let attempt = Attempt {
                 kind,
+                gas,
                 fees: Fees::Eip1559 {
                     max_fee,
                     max_priority_fee,
@@ -83,13 +94,16 @@ mod tests {
             };
             applied(lane(1), |w| w.attempts = vec![attempt])
         };
-        let run = |max_fee, tip| {
+        let run = |gas, fees| {
             let mut checker = ReplacementPaysMore::default();
-            assert_eq!(checker.after(&made(AttemptKind::Original, 100, 10)), Ok(()));
-            checker.after(&made(AttemptKind::Bump, max_fee, tip))
+            let original = made(AttemptKind::Original, 21_000, (100, 10));
+            assert_eq!(checker.after(&original), Ok(()));
+            checker.after(&made(AttemptKind::Bump, gas, fees))
         };
-        assert_eq!(run(110, 11), Ok(()));
-        assert!(run(109, 11).is_err());
-        assert!(run(200, 10).is_err());
+        assert_eq!(run(21_000, (110, 11)), Ok(()));
+        assert!(run(21_000, (109, 11)).is_err());
+        assert!(run(21_000, (200, 10)).is_err());
+        assert_eq!(run(42_000, (100, 10)), Ok(()));
+        assert!(run(42_000, (101, 10)).is_err());
     }
 }

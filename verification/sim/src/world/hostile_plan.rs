@@ -3,7 +3,6 @@
 
 use alloy_primitives::Address;
 use domain::LaneKey;
-use domain::lane::ResubmitPolicy;
 use engine::node::NonKeeper;
 
 use super::chain_plan::{FEE, FEE_HIGH};
@@ -117,14 +116,11 @@ impl Plan {
         self.non_keeper = NonKeeper::Forward;
     }
 
-    /// A report of no fees makes attempts that are never mined, unless they are replaced.
+    /// A report of no fees makes attempts that are never mined, unless they are replaced: where attempts are limited, an
+    /// operator decides when they are used up.
     fn healable_report(&self, report: FeeReport) -> FeeReport {
-        let resubmit = &self.lane.resubmit;
-        let is_raised = matches!(resubmit.policy, ResubmitPolicy::Bump { .. })
-            && resubmit.interval.is_some()
-            && resubmit.max_attempts.is_none();
         match report {
-            FeeReport::Zero if !is_raised => FeeReport::Thousandfold,
+            FeeReport::Zero if self.lane.resubmit.max_attempts.is_some() => FeeReport::Thousandfold,
             FeeReport::Zero | FeeReport::Right | FeeReport::Thousandfold | FeeReport::NoBaseFee => {
                 report
             }

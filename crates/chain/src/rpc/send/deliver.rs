@@ -1,7 +1,5 @@
 //! Delivery of envelopes to one endpoint.
 
-use std::collections::BTreeSet;
-
 use domain::attempt::OutgoingEnvelope;
 use domain::{Address, SendOutcome};
 use futures::StreamExt;
@@ -15,18 +13,18 @@ use super::report::{build_reports, failure_outcome, with_endpoint_name};
 use super::strategy::SendMode;
 use super::tally::SendReport;
 use crate::classify::NodeErrorKind;
-use crate::rpc::endpoint::{BatchOutcome, Endpoint};
+use crate::rpc::endpoint::{Admission, BatchOutcome, Endpoint};
 use crate::rpc::failure::Failure;
-use crate::rpc::limits::BATCH_BYTES_MAX;
+use crate::rpc::limits::{BATCH_BYTES_MAX, HUNG_SEND_MIN};
 use crate::rpc::wire::Outcome;
-
-const METHOD: &str = "eth_sendRawTransaction";
 
 /// The result of sending one envelope.
 #[derive(Clone)]
 pub(super) enum Delivery {
-    /// Not sent, because an earlier envelope failed or the deadline passed.
+    /// Not sent, because an earlier envelope failed or there was no time left.
     NotStarted,
+    /// Sent and not answered until the deadline, although there was time for it.
+    Hung,
     Answer(Outcome<Box<RawValue>>),
     /// The answer to the batch lacks this envelope.
     Unanswered,
@@ -58,7 +56,7 @@ pub(super) async fn deliver(
         SendMode::Batches => send_in_batches(endpoint, &calls, deadline).await,
         SendMode::Singles => send_singly(endpoint, &calls, concurrency_max, deadline).await,
     };
-    record_hung_sends(endpoint, account, &deliveries, deadline);
+    record_hung_sends(endpoint, account, &deliveries);
     let all_answered = deliveries
         .iter()
         .all(|delivery| matches!(delivery, Delivery::Answer(_)));
@@ -87,16 +85,10 @@ fn choose_mode(endpoint: &Endpoint, account: Address, count: usize) -> (SendMode
 
 /// Records whether the endpoint answers sends. A send that hung until its deadline counts, a lost connection does not:
 /// queries show that as well.
-fn record_hung_sends(
-    endpoint: &Endpoint,
-    account: Address,
-    deliveries: &[Delivery],
-    deadline: SendDeadline,
-) {
+fn record_hung_sends(endpoint: &Endpoint, account: Address, deliveries: &[Delivery]) {
     let is_answered = |delivery: &Delivery| matches!(delivery, Delivery::Answer(_));
-    let is_lost =
-        |delivery: &Delivery| matches!(delivery, Delivery::Failed(Failure::AnswerLost(_)));
-    if deliveries.iter().any(is_lost) && deadline.was_long_enough() {
+    let is_hung = |delivery: &Delivery| matches!(delivery, Delivery::Hung);
+    if deliveries.iter().any(is_hung) {
         endpoint.health.record_hung_send(account);
     } else if deliveries.iter().any(is_answered) {
         endpoint.health.record_answered_send(account);
@@ -109,23 +101,31 @@ async fn send_in_batches(
     deadline: SendDeadline,
 ) -> Vec<Delivery> {
     let mut deliveries = Vec::with_capacity(calls.len());
-    while deliveries.len() < calls.len() && !deadline.is_over() {
-        if endpoint.next_wait() >= deadline.left() {
-            break; // the limit on requests per second: the rest is sent later
-        }
+    while deliveries.len() < calls.len() {
         let rest = &calls[deliveries.len()..];
         let part = &rest[..batch_len(rest, endpoint.batch_max)];
-        let sent = deadline.wait_for(endpoint.batch::<Box<RawValue>>(METHOD, part));
-        match sent.await.unwrap_or_else(|| Err(unanswered())) {
-            Ok(BatchOutcome::Each(each)) => deliveries.extend(
+        let admission = match admit(endpoint, part.len(), deadline).await {
+            Ok(admission) => admission,
+            Err(delivery) => {
+                deliveries.extend(vec![delivery; part.len()]);
+                break; // the rest is sent later
+            }
+        };
+        let began = admission.at;
+        match deadline
+            .wait_for(endpoint.send_batch(admission, part))
+            .await
+        {
+            Some(Ok(BatchOutcome::Each(each))) => deliveries.extend(
                 each.into_iter()
                     .map(|outcome| outcome.map_or(Delivery::Unanswered, Delivery::Answer)),
             ),
-            Ok(BatchOutcome::Unsupported) => {
+            Some(Ok(BatchOutcome::Unsupported)) => {
                 let concurrency_max = endpoint.strategy.concurrency_max();
                 deliveries.extend(send_singly(endpoint, rest, concurrency_max, deadline).await);
             }
-            Err(failure) => deliveries.extend(vec![Delivery::Failed(failure); part.len()]),
+            Some(Err(failure)) => deliveries.extend(vec![Delivery::Failed(failure); part.len()]),
+            None => deliveries.extend(vec![unanswered_since(began); part.len()]),
         }
         if deliveries.last().is_some_and(stops_sending) {
             break;
@@ -157,40 +157,60 @@ async fn send_singly(
 ) -> Vec<Delivery> {
     let mut deliveries = vec![Delivery::NotStarted; calls.len()];
     let mut in_flight = FuturesUnordered::new();
-    let mut unanswered_indices = BTreeSet::new();
     let mut waiting = calls.iter().enumerate();
     let mut is_over = false;
     loop {
         while !is_over
             && in_flight.len() < concurrency_max
-            && endpoint.next_wait() < deadline.left()
+            && endpoint.next_wait() < deadline.patience()
         {
             let Some((index, params)) = waiting.next() else {
                 break;
             };
-            unanswered_indices.insert(index);
-            in_flight.push(async move {
-                match endpoint.query::<Box<RawValue>>(METHOD, params).await {
-                    Ok(outcome) => (index, Delivery::Answer(outcome)),
-                    Err(failure) => (index, Delivery::Failed(failure)),
-                }
-            });
+            in_flight.push(async move { (index, send_one(endpoint, params, deadline).await) });
         }
-        match deadline.wait_for(in_flight.next()).await {
-            Some(Some((index, answer))) => {
-                is_over |= stops_sending(&answer);
-                unanswered_indices.remove(&index);
-                deliveries[index] = answer;
-            }
-            Some(None) => return deliveries,
-            None => {
-                for index in unanswered_indices {
-                    deliveries[index] = Delivery::Failed(unanswered());
-                }
-                return deliveries;
-            }
-        }
+        let Some((index, answer)) = in_flight.next().await else {
+            return deliveries;
+        };
+        is_over |= stops_sending(&answer);
+        deliveries[index] = answer;
     }
+}
+
+async fn send_one(endpoint: &Endpoint, params: &Value, deadline: SendDeadline) -> Delivery {
+    let admission = match admit(endpoint, 1, deadline).await {
+        Ok(admission) => admission,
+        Err(delivery) => return delivery,
+    };
+    let began = admission.at;
+    match deadline
+        .wait_for(endpoint.send_one(admission, params))
+        .await
+    {
+        Some(Ok(outcome)) => Delivery::Answer(outcome),
+        Some(Err(failure)) => Delivery::Failed(failure),
+        None => unanswered_since(began),
+    }
+}
+
+/// Waits until so many sends may start in one request; otherwise returns what becomes of them.
+async fn admit(
+    endpoint: &Endpoint,
+    sends: usize,
+    deadline: SendDeadline,
+) -> Result<Admission<'_>, Delivery> {
+    let patience = deadline.patience();
+    if patience.is_zero() {
+        return Err(Delivery::NotStarted);
+    }
+    let admission = endpoint.admit_sends(sends, patience).await;
+    admission.map_err(|failure| {
+        if matches!(failure, Failure::NotAdmitted) {
+            Delivery::NotStarted
+        } else {
+            Delivery::Failed(failure)
+        }
+    })
 }
 
 /// Some nodes accept no tx before its predecessor, and concurrent sends may overtake each other. Envelopes that
@@ -223,7 +243,17 @@ async fn resend_in_order(
     }
 }
 
-fn unanswered() -> Failure {
+/// A send that began then has no answer at its deadline. The time that it waited for admission does not count: the
+/// endpoint had no part in it.
+fn unanswered_since(began: Instant) -> Delivery {
+    if began.elapsed() >= HUNG_SEND_MIN {
+        Delivery::Hung
+    } else {
+        Delivery::Failed(unanswered())
+    }
+}
+
+pub(super) fn unanswered() -> Failure {
     Failure::AnswerLost("no answer before the deadline of the send".to_owned())
 }
 
@@ -237,7 +267,7 @@ pub(super) fn error_kind(delivery: &Delivery) -> Option<NodeErrorKind> {
 /// Whether the envelopes after this one would fail as well.
 fn stops_sending(delivery: &Delivery) -> bool {
     match delivery {
-        Delivery::NotStarted | Delivery::Failed(_) => true,
+        Delivery::NotStarted | Delivery::Hung | Delivery::Failed(_) => true,
         Delivery::Answer(Ok(_)) | Delivery::Unanswered => false,
         Delivery::Answer(Err(error)) => match error.as_rpc_error().send_outcome() {
             SendOutcome::Full { .. } | SendOutcome::Underfunded(_) | SendOutcome::Busy(_) => true,

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use domain::attempt::OutgoingEnvelope;
 use domain::{Address, SendOutcome};
-use engine::ports::{SEND_SHARE_MIN, SendTrust, send_share};
+use engine::ports::{SendTrust, send_share};
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::endpoint::Endpoint;
-use super::limits::WAVE_GRACE;
+use super::limits::{SEND_TIME_MIN, WAVE_GRACE};
 use deliver::deliver;
 use tally::Tally;
 
@@ -100,29 +100,20 @@ async fn next_within<T>(
 /// Until when an endpoint may be sent to, and its answers are awaited.
 #[derive(Clone, Copy)]
 struct SendDeadline {
-    began: Instant,
     until: Instant,
 }
 
 impl SendDeadline {
     /// For a wave after which so many others may have their turn.
     fn of_share(left: Duration, waves_after: usize) -> Self {
-        let began = Instant::now();
-        let until = began + send_share(left, waves_after);
-        Self { began, until }
+        let until = Instant::now() + send_share(left, waves_after);
+        Self { until }
     }
 
-    fn left(self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
-    }
-
-    fn is_over(self) -> bool {
-        self.left().is_zero()
-    }
-
-    /// Whether an endpoint that has not answered by now had enough time for it.
-    fn was_long_enough(self) -> bool {
-        self.is_over() && self.began.elapsed() >= SEND_SHARE_MIN
+    /// How long a send may wait until it starts, so that there is time for its answer.
+    fn patience(self) -> Duration {
+        let left = self.until.saturating_duration_since(Instant::now());
+        left.saturating_sub(SEND_TIME_MIN)
     }
 
     /// Waits for an answer until the deadline; `None` after it.

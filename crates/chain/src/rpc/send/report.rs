@@ -9,7 +9,7 @@ use domain::{Address, B256, Nonce, SendOutcome};
 use serde_json::{Value, json};
 
 use super::SendDeadline;
-use super::deliver::{Delivery, error_kind};
+use super::deliver::{Delivery, error_kind, unanswered};
 use super::tally::SendReport;
 use crate::classify::NodeErrorKind;
 use crate::rpc::answers::KnownTx;
@@ -35,10 +35,7 @@ pub(super) async fn build_reports(
     }
     if !ambiguous.is_empty() {
         let pool = deadline.wait_for(query_pool(endpoint, account, &ambiguous));
-        let pool = pool.await.unwrap_or_else(|| {
-            let why = "no answer before the deadline of the send";
-            Err(Failure::AnswerLost(why.to_owned()))
-        });
+        let pool = pool.await.unwrap_or_else(|| Err(unanswered()));
         for (index, item, ambiguity) in ambiguous {
             let outcome = outcomes[index].clone();
             outcomes[index] = match &pool {
@@ -65,6 +62,7 @@ fn delivery_outcome(
             endpoint,
             "its answer lacks this envelope",
         )),
+        Delivery::Hung => failure_outcome(endpoint, &unanswered()),
         Delivery::Failed(failure) => failure_outcome(endpoint, &failure),
         Delivery::Answer(Ok(answer)) => {
             if serde_json::from_str(answer.get()).ok() == Some(hash) {

@@ -42,6 +42,8 @@ pub(in crate::lane) struct SendHistory {
     pub(in crate::lane) is_reported_used: bool,
     /// The last answer was that the account cannot pay, or that no node takes anything.
     pub(in crate::lane) lacks_money_or_node: bool,
+    /// The last answer was that its fee is too low.
+    pub(in crate::lane) is_underpriced: bool,
     /// A send had no clear answer: some node may have it.
     pub(in crate::lane) may_be_in_pool: bool,
     /// The least gas of its next attempt, after nodes refused one with less.
@@ -141,6 +143,16 @@ impl Slot {
     /// Whether there is a no-op, or one is being signed.
     pub(in crate::lane) fn is_being_cancelled(&self) -> bool {
         self.is_cancelled() || self.signature_request() == Some(AttemptKind::Cancel)
+    }
+
+    /// Whether what is to be mined is a no-op: it is a filler, or there is one that is to take its nonce.
+    pub(in crate::lane) fn is_no_op(&self) -> bool {
+        self.kind == AttemptKind::Filler || self.is_cancelled()
+    }
+
+    /// Whether a node has one of its attempts, as far as that is known.
+    pub(in crate::lane) fn may_be_at_node(&self) -> bool {
+        self.was_submitted() || self.history.may_be_in_pool
     }
 
     /// Notes that a node has this attempt; returns it the first time.

@@ -33,6 +33,7 @@ pub(super) struct Chain {
     pub(super) payloads: BTreeMap<B256, Payload>,
     pub(super) final_up_to: Option<u64>,
     pub(super) deep_forks: u64,
+    pub(super) base_fee: u128,
     follower: HeaderChain,
     made: u64,
 }
@@ -54,6 +55,7 @@ impl Chain {
             payloads: BTreeMap::new(),
             final_up_to: None,
             deep_forks: 0,
+            base_fee: 7,
             follower: HeaderChain::new(KEEP),
             made: 0,
         };
@@ -136,7 +138,7 @@ impl Chain {
 
     pub(super) fn view(&self) -> Arc<ChainView> {
         let fee = FeeQuote {
-            base_fee: Some(7),
+            base_fee: Some(self.base_fee),
             tip: 1,
             block_gas_limit: None,
             no_op_gas: Some(NO_OP_GAS),

@@ -1,5 +1,6 @@
 //! Foreign use of the account: before our attempt is sent, after it, and in the pool.
 
+use super::resubmission::REJECTED;
 use super::rules;
 use super::world::{Job, World, agreed, answered};
 use crate::lane::{
@@ -221,6 +222,53 @@ fn unseen_consumer_needs_a_decision() {
         world.commit();
         assert_eq!(world.store.rows[&id].state, state);
     }
+}
+
+/// A tx that every node rejects, and whose no-op is signed when something else consumes its nonce. Its state after that.
+fn given_up_and_consumed(
+    may_be_lost: bool,
+    by: impl Fn(EffectDigest) -> NonceConsumer,
+) -> (TxState, Option<SubState>) {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    world.answer_all(REJECTED, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    assert_eq!(world.store.attempts_of(id).len(), 2);
+    world.use_elsewhere(0);
+    world.mine(1, true);
+    if may_be_lost {
+        world.lane = world.lane.clone().with_possible_loss(true);
+    }
+    let wanted = world.store.rows[&id].request.payload.effect_digest();
+    world.input(Input::Consumed {
+        nonce: Nonce(0),
+        by: Some(by(wanted)),
+        hashes: world.lane.hashes().collect(),
+        is_named: false,
+    });
+    world.commit();
+    let row = &world.store.rows[&id];
+    (row.state, row.sub_state)
+}
+
+#[test]
+fn given_up_tx_is_held_where_its_payload_may_have_been_executed() {
+    const HASH: B256 = B256::repeat_byte(0xee);
+    let held = (TxState::Stuck, Some(SubState::ForeignNonce));
+    let ended = (TxState::FailedFinal, Some(SubState::Rejected));
+    assert_eq!(given_up_and_consumed(false, |_| by(HASH)), ended);
+    let unseen = given_up_and_consumed(false, |_| NonceConsumer::Unattributed);
+    assert_eq!(unseen, held);
+    let same_effect = given_up_and_consumed(false, |effect_digest| NonceConsumer::Transaction {
+        hash: HASH,
+        effect_digest,
+    });
+    assert_eq!(same_effect, held);
+    assert_eq!(given_up_and_consumed(true, |_| by(HASH)), held, "lost");
 }
 
 #[test]

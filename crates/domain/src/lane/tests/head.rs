@@ -116,6 +116,46 @@ fn time_of_the_head_survives_takeovers_and_counts_with_blocks_only() {
     world.heal();
 }
 
+/// A node accepted it before the base fee rose above what it offers.
+#[test]
+fn head_that_offers_less_than_the_base_fee_shows_both_figures() {
+    let mut world = World::ready(rules());
+    let id = world.accept();
+    world.accept();
+    world.deliver_all();
+    assert_eq!(world.lane.waiting_for(), None);
+    assert_eq!(world.store.rows[&id].sub_state, Some(SubState::Submitted));
+    for base_fee in [1_000, 1_100] {
+        world.chain.base_fee = base_fee;
+        world.mine(0, true);
+        world.deliver_all();
+        let reason = world.lane.waiting_for().expect("it waits");
+        let demanded = format!("the chain demands {base_fee}");
+        assert!(reason.contains(&demanded), "{reason}");
+    }
+    world.tick(0);
+    world.tick(3_000);
+    world.commit();
+    let stored = world.store.head.clone().expect("it is stored");
+    assert_eq!(
+        (stored.nonce, stored.reason),
+        (Nonce(0), world.lane.waiting_for())
+    );
+    world.chain.base_fee = 1_200;
+    world.mine(0, true);
+    world.deliver_all();
+    world.tick(60_000);
+    assert!(
+        !world.lane.has_unstored_head(world.now),
+        "a figure that changes is not written for its own sake"
+    );
+    world.chain.base_fee = 7;
+    world.mine(1, true);
+    world.deliver_all();
+    assert_eq!(world.lane.waiting_for(), None);
+    world.heal();
+}
+
 #[test]
 fn no_op_that_the_account_cannot_pay_for_is_not_signed() {
     let mut world = World::ready(ending());

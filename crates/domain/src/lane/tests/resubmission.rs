@@ -31,6 +31,11 @@ pub(super) fn waits(world: &mut World, times: u32) {
     }
 }
 
+fn kinds_of(world: &World, id: TxId) -> Vec<AttemptKind> {
+    let attempts = world.store.attempts_of(id);
+    attempts.iter().map(|attempt| attempt.kind).collect()
+}
+
 pub(super) fn offers(world: &World, id: TxId) -> Vec<u128> {
     let mut attempts = world.store.attempts_of(id);
     attempts.sort_by_key(crate::Attempt::order);
@@ -153,12 +158,7 @@ fn rejected_tx_fails_and_the_slots_behind_it_go_on() {
         (TxState::Tracking, Some(SubState::Rejected))
     );
     world.deliver_all();
-    let kinds: Vec<AttemptKind> = world
-        .store
-        .attempts_of(bad)
-        .iter()
-        .map(|a| a.kind)
-        .collect();
+    let kinds = kinds_of(&world, bad);
     assert!(kinds.contains(&AttemptKind::Cancel), "{kinds:?}");
     world.heal();
     let tx = &world.store.rows[&bad];
@@ -270,6 +270,27 @@ fn lane_has_one_no_op_at_a_time_with_the_chains_gas_for_every_endpoint() {
         }
     }
     assert_eq!(sends, [true]);
+    world.heal();
+    super::invariants::at_the_end(&world);
+}
+
+/// The head is rejected last: its no-op has precedence, because the other one cannot be mined before it.
+#[test]
+fn no_op_of_the_head_has_precedence_over_all_others() {
+    let mut world = World::ready(rules());
+    let ids: Vec<TxId> = (0..3).map(|_| world.accept()).collect();
+    world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+    world.commit();
+    for (nonce, is_first) in [(2, true), (1, false), (0, true)] {
+        let is_meant = |job: &Job| matches!(job, Job::Send(out) if out.nonce.0 == nonce);
+        world.answer_all(REJECTED, is_meant);
+        world.commit();
+        world.answer_all(0, |job| matches!(job, Job::Sign(_)));
+        world.commit();
+        let id = ids[usize::try_from(nonce).expect("small")];
+        let has_no_op = kinds_of(&world, id).contains(&AttemptKind::Cancel);
+        assert_eq!(has_no_op, is_first, "nonce {nonce}");
+    }
     world.heal();
     super::invariants::at_the_end(&world);
 }
@@ -407,6 +428,73 @@ fn count_of_resubmits_survives_takeovers() {
     world.heal();
 }
 
+/// A no-op is no payload whose attempts an operator limits: while it is not mined, the lane stands still.
+#[test]
+fn no_op_is_raised_although_the_attempts_are_used_up() {
+    let mut world = World::ready(bumping(u128::MAX, Some(1)));
+    let id = reject_payload(&mut world);
+    world.deliver_all();
+    waits(&mut world, 4);
+    let row = &world.store.rows[&id];
+    assert_eq!(
+        (row.state, row.sub_state),
+        (TxState::Tracking, Some(SubState::Rejected))
+    );
+    let reason = row.reason.clone().unwrap_or_default();
+    assert!(reason.contains("refuse it for good"), "{reason}");
+    let kinds = kinds_of(&world, id);
+    let no_ops = kinds.iter().filter(|kind| **kind == AttemptKind::Cancel);
+    assert_eq!(no_ops.count(), 5, "{kinds:?}");
+    world.heal();
+}
+
+#[test]
+fn no_op_at_its_fee_limit_does_not_hide_why_its_tx_ends() {
+    let mut world = World::ready(bumping(18, None));
+    let id = reject_payload(&mut world);
+    world.deliver_all();
+    waits(&mut world, 3);
+    world.tick(30_000);
+    let waits = world.lane.waiting_for().expect("until a node has it again");
+    assert!(waits.contains("would exceed its limit"), "{waits}");
+    world.heal();
+    let row = &world.store.rows[&id];
+    assert_eq!(row.sub_state, Some(SubState::Rejected));
+    let reason = row.reason.clone().unwrap_or_default();
+    assert!(reason.contains("refuse it for good"), "{reason}");
+}
+
+/// Its attempts are used up before nodes reject it for good.
+#[test]
+fn rejected_tx_leaves_stuck_when_a_no_op_takes_its_nonce() {
+    let mut world = World::ready(bumping(u128::MAX, Some(0)));
+    let id = world.accept();
+    world.deliver_all();
+    waits(&mut world, 1);
+    assert_eq!(world.store.rows[&id].state, TxState::Stuck);
+    for _ in 0..6 {
+        world.chain.pool.clear();
+        world.tick(30_000);
+        world.commit();
+        let is_payload = |job: &Job| matches!(job, Job::Send(out) if !out.to_all);
+        world.answer_all(REJECTED, is_payload);
+        world.commit();
+    }
+    assert!(
+        world
+            .jobs
+            .iter()
+            .any(|job| matches!(job, Job::Sign(unsigned) if unsigned.kind == AttemptKind::Cancel))
+    );
+    let row = &world.store.rows[&id];
+    assert_eq!(
+        (row.state, row.sub_state),
+        (TxState::Tracking, Some(SubState::Rejected))
+    );
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
+}
+
 /// The gas of a tx's attempts of this kind, in the order in which they were signed.
 fn gas_of(world: &World, id: TxId, kind: AttemptKind) -> Vec<u64> {
     let attempts = world.store.attempts_of(id).into_iter();
@@ -498,14 +586,34 @@ fn unfunded_no_op_does_not_hide_why_its_tx_ends() {
 }
 
 #[test]
-fn payload_without_room_for_a_fee_that_replaces_it_gets_no_more_gas() {
+fn payload_at_its_fee_limit_gets_more_gas_at_the_same_fees() {
     let mut world = World::ready(rules());
     let mut request = super::request(900);
     request.payload.max_fee_per_gas = Some(30);
     let id = accept_and_sign(&mut world, request);
     demand_more_gas(&mut world, 1);
+    assert_eq!(gas_of(&world, id, AttemptKind::Bump), [42_000]);
+    assert_eq!(offers(&world, id), [30, 30]);
+    world.heal();
+    assert_eq!(world.store.rows[&id].state, TxState::Confirmed);
+}
+
+/// An attempt at the same fees could not replace the one that a node may hold.
+#[test]
+fn payload_at_its_fee_limit_that_a_node_may_have_gets_no_more_gas() {
+    const UNKNOWN: u8 = 9;
+    let mut world = World::ready(rules());
+    let mut request = super::request(900);
+    request.payload.max_fee_per_gas = Some(30);
+    let id = accept_and_sign(&mut world, request);
+    world.answer_all(UNKNOWN, |job| matches!(job, Job::Send(_)));
+    world.commit();
+    world.tick(30_000);
+    world.commit();
+    demand_more_gas(&mut world, 5);
     assert_eq!(gas_of(&world, id, AttemptKind::Bump), []);
-    assert_eq!(gas_of(&world, id, AttemptKind::Cancel), [NO_OP_GAS]);
+    let no_ops = gas_of(&world, id, AttemptKind::Cancel);
+    assert_eq!(no_ops.first(), Some(&NO_OP_GAS));
     world.heal();
     assert_eq!(world.store.rows[&id].state, TxState::FailedFinal);
 }
