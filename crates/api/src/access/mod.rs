@@ -3,6 +3,8 @@
 mod browser;
 pub mod keys;
 
+pub(crate) use browser::refuse_foreign_page;
+
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -47,7 +49,8 @@ pub(crate) enum AccessRule {
     Public,
     /// A key with one of these scopes.
     AnyOf(&'static [Scope]),
-    /// A MAC of this cluster, which the call verifies itself (see `peers`).
+    /// A MAC of this cluster, or without a secret what only a program on this machine sends; the call verifies it itself
+    /// (see `peers`).
     Cluster,
 }
 
@@ -74,11 +77,18 @@ impl AccessRule {
                 call.route_layer(from_fn_with_state(check, authenticate))
             }
         };
-        call.route_layer(from_fn_with_state(
-            Arc::clone(api),
-            browser::refuse_foreign_pages,
-        ))
+        call.route_layer(from_fn_with_state(Arc::clone(api), check_way))
     }
+}
+
+/// Checks from which page a request came. The body of a refused one is not read.
+async fn check_way(
+    State(api): State<Arc<Api>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    browser::check(&api.config.browser_guard, &request)?;
+    Ok(next.run(request).await)
 }
 
 /// The check in front of one call.
