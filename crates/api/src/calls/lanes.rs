@@ -59,7 +59,12 @@ pub(crate) async fn resume(
     let reason = parse::parse_resume(&body)?;
     let caller = origin(&parts).caller.unwrap_or_else(|| "no API key".into());
     let reason = format!("{reason} ({caller})");
-    api.node.accept_loss(key, &reason).await?;
+    if !api.node.accept_loss(key, &reason).await? {
+        return Err(Problem::new(
+            ProblemKind::LaneNotHalted,
+            format!("lane {key} is not halted, so there is no loss to accept: nothing has changed"),
+        ));
+    }
     lane_response(&api, key, StatusCode::ACCEPTED).await
 }
 

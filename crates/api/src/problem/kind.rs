@@ -33,6 +33,8 @@ pub enum ProblemKind {
     MethodNotAllowed,
     BodyTimeout,
     NotKeeper,
+    /// There is nothing to resume.
+    LaneNotHalted,
     /// A mark contradicts the state of the reservation.
     NonceRefused,
     /// A reserved nonce cannot be released while its transaction may be mined.
@@ -108,6 +110,7 @@ impl ProblemKind {
             Self::NotKeeper => (409, Retry, "Another node keeps the lane"),
             Self::NonceRefused => (
                 409,
+            Self::LaneNotHalted => (409, Final, "The lane is not halted"),
                 Final,
                 "The reservation is in another state, or has another holder",
             ),

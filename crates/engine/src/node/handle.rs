@@ -235,18 +235,22 @@ impl NodeHandle {
         self.core.check_configured(lane)
     }
 
-    /// An operator accepts the lost commits of a lane: it continues from what store and chain have. Durable when
-    /// this returns `Ok`.
-    pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<(), Refusal> {
+    /// An operator accepts the lost commits of a halted lane: it continues from what store and chain have. Durable when
+    /// this returns `Ok(true)`.
+    ///
+    /// `Ok(false)`, and nothing has changed, where the store has not halted the lane: what this node knows of it may be
+    /// the only evidence of a loss that is still to be found, and a lane that its memory alone holds back goes on by
+    /// itself when the chain's answers are credible.
+    pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<bool, Refusal> {
         self.core.check_configured(lane)?;
-        // Before the store: an opening in between must not halt it again.
-        self.core.history.forget_last_known_lane(lane);
         let was_halted = self.core.ports.store.accept_loss(lane).await?;
-        tracing::warn!(%lane, reason, was_halted, "an operator has accepted the lost commits of the lane");
-        self.core
-            .send_to_shard(lane, Message::Resume { lane })
-            .await;
-        Ok(())
+        if was_halted {
+            tracing::warn!(%lane, reason, "an operator has accepted the lost commits of the lane");
+            self.core
+                .send_to_shard(lane, Message::Resume { lane })
+                .await;
+        }
+        Ok(was_halted)
     }
 
     /// The nodes of the cluster.

@@ -36,7 +36,7 @@ async fn accept_loss(context: &WorkloadContext, lane: LaneKey) {
     let answer = context.call_node(&machine, |node| async move {
         node.accept_loss(lane, reason).await
     });
-    if let Some(Ok(())) = answer.await {
+    if let Some(Ok(true)) = answer.await {
         context.trace.fire(Feature::Operator);
         context.trace.record(WorldEvent::LossAccepted {
             lane,
