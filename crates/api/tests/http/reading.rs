@@ -5,9 +5,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use domain::{GrantId, LaneKey};
+use futures::future::join_all;
 use serde_json::{Value, json};
 use sim::chain::MemoryChain;
-use tokio::time::{Duration, sleep, timeout};
+use sim::clock::SimClock;
+use sim::network::{Link, LinkFaults};
+use sim::rng::Rng;
+use sim::store::{MemoryStore, RemoteStore};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use uuid::Uuid;
 
 use crate::world::{CHAIN, OTHER_SIGNER, Plan, SIGNER, TO, World, post, transfer};
@@ -416,6 +421,27 @@ async fn health_readiness_nodes_and_metrics_are_served() {
     );
     assert!(draining.headers.contains_key("retry-after"));
     assert_eq!(world.get("/healthz").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_check_of_a_slow_store_answers_all_who_wait_for_it() {
+    let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    let link = Link::new(Rng::new(3), LinkFaults::NONE);
+    let store = MemoryStore::new(Arc::new(SimClock::new(7)));
+    plan.ports.store = Arc::new(RemoteStore::new(store, link.clone()));
+    let world = plan.start().await;
+    // A check takes up to 2.4 seconds, longer than its result is shown.
+    link.set_faults(LinkFaults::healthy(1_200));
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        sleep(Duration::from_secs(2)).await; // no result is shown any more
+        let started = Instant::now();
+        let answers = join_all((0..20).map(|_| world.get("/readyz"))).await;
+        assert!(answers.iter().all(|answer| answer.status == 200));
+        slowest = slowest.max(started.elapsed());
+    }
+    let slow = Duration::from_secs(1)..=Duration::from_millis(2_400);
+    assert!(slow.contains(&slowest), "{slowest:?}");
 }
 
 #[tokio::test(start_paused = true)]
