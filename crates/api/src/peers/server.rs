@@ -144,7 +144,7 @@ impl Api {
 
     /// Without a secret, only calls from this machine are accepted, and only where no API key is needed to create
     /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key. A browser on this
-    /// machine is no peer either, whatever page it shows: no MAC tells the two apart, so its headers must.
+    /// machine is no peer either, whatever page it shows: no MAC distinguishes the two, so its headers must.
     fn authenticate_without_secret(&self, parts: &Parts) -> Result<(), Problem> {
         if let Auth::Keys(_) = &self.config.auth {
             return Err(not_a_peer(

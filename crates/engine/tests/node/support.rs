@@ -1,7 +1,7 @@
 //! Nodes on the twins of one store and one chain, with a store and peers that a test can make fail.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,8 +48,10 @@ pub(crate) struct StoreScript {
     pub(crate) fail_renewals: AtomicBool,
     /// The response of the next commit that confirms a tx is lost.
     pub(crate) lose_confirmation: AtomicBool,
-    /// How long a list of txs takes.
-    pub(crate) list_time: Mutex<Duration>,
+    /// How long it takes to read a tx, or a list of them.
+    pub(crate) read_time: Mutex<Duration>,
+    /// How many lanes were read for customers.
+    pub(crate) lanes_read: AtomicUsize,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,
