@@ -15,6 +15,7 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 
 use crate::access::keys::{ApiKey, Scope};
+use crate::connection_limits::count_refused_connection;
 use crate::parse::header_text;
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
@@ -54,6 +55,10 @@ pub(crate) enum AccessRule {
     Cluster,
 }
 
+/// Marks the requests of a connection that is one too many, where health checks and nodes are served only.
+#[derive(Clone, Copy)]
+pub(crate) struct RestrictedConnection;
+
 /// The name of the caller's API key.
 #[derive(Clone)]
 pub(crate) struct Caller(pub(crate) Arc<str>);
@@ -81,12 +86,19 @@ impl AccessRule {
     }
 }
 
-/// Checks from which page a request came. The body of a refused one is not read.
+/// Checks how a request came here: on which connection, and from which page. The body of a refused one is not read.
 async fn check_way(
     State(api): State<Arc<Api>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
+    if request.extensions().get::<RestrictedConnection>().is_some() {
+        count_refused_connection();
+        return Err(Problem::new(
+            ProblemKind::TooManyConnections,
+            "this address, or all together, have too many connections: close some, or reuse them",
+        ));
+    }
     browser::check(&api.config.browser_guard, &request)?;
     Ok(next.run(request).await)
 }

@@ -61,6 +61,7 @@ fn list_of_problems() {
         429 busy retry none: Too many requests are queued
         429 too-many-waiters retry none: Too many callers are waiting
         429 too-many-streams retry none: Too many event streams are open
+        429 too-many-connections retry none: Too many connections are open
         500 internal retry unknown: A bug in Lanekeeper
         500 store-corrupt - none: Stored data cannot be read
         503 chain-unavailable retry none: The chain does not answer
