@@ -15,10 +15,11 @@ mod problem;
 mod response;
 
 mod serve;
+mod shared_socket;
 mod stall_guard;
 
 pub use access::{Auth, keys};
-pub use connection_limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS};
+pub use connection_limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS, RESTRICTED_PER_ADDRESS};
 pub use problem::{Problem, ProblemKind};
 pub use router::{ApiConfig, router};
 pub use serve::serve;

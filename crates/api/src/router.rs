@@ -188,17 +188,18 @@ impl Api {
     /// Whether this node should get requests. However many ask, its parts are checked once in a while; that it
     /// drains shows at once.
     pub(crate) async fn readiness(&self) -> Readiness {
+        let clock = &self.config.clock;
         let mut last = self.readiness.lock().await;
-        let now = self.config.clock.monotonic();
-        let fresh = last.as_ref();
-        let fresh = fresh.filter(|(at, _)| now.since(*at) < READINESS_AGE_MAX);
-        let readiness = match fresh {
-            Some((_, readiness)) => readiness.clone(),
-            None => self.node.readiness().await,
+        let is_fresh = |at: MonotonicTime| clock.monotonic().since(at) < READINESS_AGE_MAX;
+        let readiness = match &*last {
+            Some((at, readiness)) if is_fresh(*at) => readiness.clone(),
+            Some(_) | None => {
+                let readiness = self.node.readiness().await;
+                // Stamped when it is known: it also answers those who waited while the store was slow.
+                *last = Some((clock.monotonic(), readiness.clone()));
+                readiness
+            }
         };
-        if fresh.is_none() {
-            *last = Some((now, readiness.clone()));
-        }
         Readiness {
             draining: self.node.is_draining(),
             ..readiness

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,21 +12,28 @@ use futures::future::BoxFuture;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
+use crate::access::RestrictedConnection;
+use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Service};
+use crate::shared_socket::SharedSocket;
 use crate::stall_guard::StallGuard;
 
 /// How long a request's head may take, counted from when the connection becomes idle, so it also closes idle
 /// connections. It is longer than the idle timeout of load balancers (60 s): the client must close first, or a
 /// request may race the close.
 const HEAD_READ_MAX: Duration = Duration::from_secs(75);
+/// The same on a restricted connection, which ends after one request: idle ones would keep health checks out.
+const RESTRICTED_HEAD_READ_MAX: Duration = Duration::from_secs(5);
+/// How soon a client that has gone is noticed, whatever it sent before.
+const GONE_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// The largest request head, and the most that is buffered per connection.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// A client that accepts no byte of a response for this long is disconnected.
@@ -49,10 +57,6 @@ pub fn serve(
     async move {
         let limits = ConnectionLimits::new(per_address);
         let mut connections = JoinSet::new();
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            .header_read_timeout(HEAD_READ_MAX)
-            .max_buf_size(BUFFER_BYTES_MAX);
         loop {
             let (stream, from) = tokio::select! {
                 biased;
@@ -66,7 +70,6 @@ pub fn serve(
             // Removes ended connections, so that the set does not grow without bound.
             while connections.try_join_next().is_some() {}
             connections.spawn(serve_connection(
-                http.clone(),
                 (stream, from),
                 router.clone(),
                 closing.clone(),
@@ -115,31 +118,68 @@ fn refuse(stream: &TcpStream, from: SocketAddr) {
 }
 
 async fn serve_connection(
-    http: http1::Builder,
     (stream, from): (TcpStream, SocketAddr),
     router: Router,
     mut closing: watch::Receiver<bool>,
-    _permit: ConnectionPermit,
+    permit: ConnectionPermit,
 ) {
     // Responses are small and complete: waiting to fill a packet only adds latency. A socket that refuses the
     // option still works.
     stream.set_nodelay(true).ok();
-    let io = TokioIo::new(StallGuard::new(stream, WRITE_STALL_MAX));
+    let socket = Arc::new(stream);
+    let io = SharedSocket::new(Arc::clone(&socket));
+    let io = TokioIo::new(StallGuard::new(io, WRITE_STALL_MAX));
     let router = TowerToHyperService::new(router);
+    let is_restricted = permit.service == Service::Restricted;
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(from));
+        if is_restricted {
+            request.extensions_mut().insert(RestrictedConnection);
+        }
         router.call(request)
     });
-    let connection = http.serve_connection(io, service);
+    let connection = http(permit.service).serve_connection(io, service);
     tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = wait_closed(&mut closing) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let served = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = wait_closed(&mut closing) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended with an error");
+    tokio::select! {
+        ended = served => if let Err(error) = ended {
+            tracing::debug!(%error, "a connection ended with an error");
+        },
+        () = wait_gone(&socket) => tracing::debug!(%from, "a client has gone during its request"),
+    }
+}
+
+fn http(service: Service) -> http1::Builder {
+    let head_read_max = match service {
+        Service::All => HEAD_READ_MAX,
+        Service::Restricted => RESTRICTED_HEAD_READ_MAX,
+    };
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .keep_alive(service == Service::All)
+        .header_read_timeout(head_read_max)
+        .max_buf_size(BUFFER_BYTES_MAX);
+    http
+}
+
+/// Resolves a moment after the client has closed the connection, or its sending side: hyper ends a request then, but does
+/// not notice it where the client has sent anything behind its request, and such a request would keep its place among the
+/// waiters.
+async fn wait_gone(socket: &TcpStream) {
+    loop {
+        let ready = socket.ready(Interest::READABLE).await;
+        let has_gone = ready.map_or(true, |ready| ready.is_read_closed());
+        sleep(GONE_CHECK_PERIOD).await; // what is answered by then is answered
+        if has_gone {
+            return;
+        }
     }
 }

@@ -126,6 +126,9 @@ pub(crate) struct MigrateArgs {
     /// Why it was restored, for those who read it later
     #[arg(long, value_name = "TEXT", requires = "restored", value_parser = parse_reason)]
     pub(crate) reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The longest reason of a declared restore.

@@ -1,31 +1,30 @@
 //! Web pages cannot spend: the check of what browsers send, in front of every call that has a caller.
+//! Calls between nodes make it themselves where no MAC proves that a node sent them.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
-use axum::http::Method;
-use axum::middleware::Next;
-use axum::response::Response;
-use browser_guard::Refusal;
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, Uri};
+use browser_guard::{BrowserGuard, Refusal};
 
 use super::count_refusal;
 use crate::parse::check_content_type;
 use crate::problem::{Problem, ProblemKind};
-use crate::router::Api;
 
-pub(super) async fn refuse_foreign_pages(
-    State(api): State<Arc<Api>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    check(&api, &request)?; // the body of a refused request is not read
-    Ok(next.run(request).await)
+pub(super) fn check(guard: &BrowserGuard, request: &Request) -> Result<(), Problem> {
+    refuse_foreign_page(guard, request.uri(), request.headers())?;
+    // Also without a body: a browser asks the server first before a page may send this type to another site.
+    match *request.method() {
+        Method::POST => check_content_type(request.headers()),
+        _ => Ok(()),
+    }
 }
 
-fn check(api: &Api, request: &Request) -> Result<(), Problem> {
-    let guard = &api.config.browser_guard;
-    let checked = guard.check(request.uri(), request.headers());
-    checked.map_err(|refusal| match &refusal {
+/// Refuses what only a page sends that the operator did not allow, by the headers alone.
+pub(crate) fn refuse_foreign_page(
+    guard: &BrowserGuard,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<(), Problem> {
+    guard.check(uri, headers).map_err(|refusal| match &refusal {
         Refusal::ForeignHost(_) => count_refusal(
             "host",
             ProblemKind::ForeignHost,
@@ -36,10 +35,5 @@ fn check(api: &Api, request: &Request) -> Result<(), Problem> {
             ProblemKind::ForeignPage,
             format!("{refusal}: where that is intended, add its origin to http.allowedOrigins"),
         ),
-    })?;
-    // Also without a body: a browser asks the server first before a page may send this type to another site.
-    match *request.method() {
-        Method::POST => check_content_type(request.headers()),
-        _ => Ok(()),
-    }
+    })
 }

@@ -3,6 +3,8 @@
 mod browser;
 pub mod keys;
 
+pub(crate) use browser::refuse_foreign_page;
+
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -13,6 +15,7 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 
 use crate::access::keys::{ApiKey, Scope};
+use crate::connection_limits::count_refused_connection;
 use crate::parse::header_text;
 use crate::problem::{Problem, ProblemKind};
 use crate::router::Api;
@@ -47,9 +50,14 @@ pub(crate) enum AccessRule {
     Public,
     /// A key with one of these scopes.
     AnyOf(&'static [Scope]),
-    /// A MAC of this cluster, which the call verifies itself (see `peers`).
+    /// A MAC of this cluster, or without a secret what only a program on this machine sends; the call verifies it itself
+    /// (see `peers`).
     Cluster,
 }
+
+/// Marks the requests of a connection that is one too many, where health checks and nodes are served only.
+#[derive(Clone, Copy)]
+pub(crate) struct RestrictedConnection;
 
 /// The name of the caller's API key.
 #[derive(Clone)]
@@ -74,11 +82,25 @@ impl AccessRule {
                 call.route_layer(from_fn_with_state(check, authenticate))
             }
         };
-        call.route_layer(from_fn_with_state(
-            Arc::clone(api),
-            browser::refuse_foreign_pages,
-        ))
+        call.route_layer(from_fn_with_state(Arc::clone(api), check_way))
     }
+}
+
+/// Checks how a request came here: on which connection, and from which page. The body of a refused one is not read.
+async fn check_way(
+    State(api): State<Arc<Api>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    if request.extensions().get::<RestrictedConnection>().is_some() {
+        count_refused_connection();
+        return Err(Problem::new(
+            ProblemKind::TooManyConnections,
+            "this address, or all together, have too many connections: close some, or reuse them",
+        ));
+    }
+    browser::check(&api.config.browser_guard, &request)?;
+    Ok(next.run(request).await)
 }
 
 /// The check in front of one call.

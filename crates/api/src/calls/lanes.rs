@@ -18,9 +18,8 @@ use crate::router::Api;
 /// `GET /api/v1/lanes`: every configured signer on every chain, in the order of their keys.
 pub(crate) async fn list(State(api): State<Arc<Api>>, uri: Uri) -> Result<Response, Problem> {
     let (after, limit) = parse::lane_page(&Query::parse(uri.query(), &["limit", "cursor"])?)?;
-    let mut lanes = api.node.lanes().await?;
-    lanes.sort_by_key(|lane| lane.record.key);
-    lanes.retain(|lane| after.is_none_or(|after| lane.record.key > after));
+    let one_more = limit.saturating_add(1); // whether there is another page
+    let mut lanes = api.node.lanes(after, one_more).await?;
     let has_more = lanes.len() > limit;
     lanes.truncate(limit);
     let last = lanes.last().filter(|_| has_more);
@@ -59,7 +58,12 @@ pub(crate) async fn resume(
     let reason = parse::parse_resume(&body)?;
     let caller = origin(&parts).caller.unwrap_or_else(|| "no API key".into());
     let reason = format!("{reason} ({caller})");
-    api.node.accept_loss(key, &reason).await?;
+    if !api.node.accept_loss(key, &reason).await? {
+        return Err(Problem::new(
+            ProblemKind::LaneNotHalted,
+            format!("lane {key} is not halted, so there is no loss to accept: nothing has changed"),
+        ));
+    }
     lane_response(&api, key, StatusCode::ACCEPTED).await
 }
 

@@ -36,11 +36,12 @@ pub(crate) async fn health() -> Response {
 }
 
 /// `GET /readyz`: 200 when a load balancer should send requests to this node. Without a key, where keys are needed, it
-/// shows no hosts.
-pub(crate) async fn ready(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
+/// shows no hosts, and neither does it to a page that may not use this node: it is answered under every name.
+pub(crate) async fn ready(State(api): State<Arc<Api>>, uri: Uri, headers: HeaderMap) -> Response {
     let readiness = api.readiness().await;
     let mut ready = api_types::NodeReadiness::from(&readiness);
-    if !api.config.auth.admits(&headers) {
+    let is_page = api.config.browser_guard.check(&uri, &headers).is_err();
+    if is_page || !api.config.auth.admits(&headers) {
         ready = ready.for_strangers();
     }
     if ready.is_ready() {

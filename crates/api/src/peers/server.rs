@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::access::Auth;
+use crate::access::{Auth, refuse_foreign_page};
 use crate::parse::{self, FieldPath, RuleViolation, header_text};
 use crate::peers::mac::BodyHash;
 use crate::peers::wire::{
@@ -143,7 +143,8 @@ impl Api {
     }
 
     /// Without a secret, only calls from this machine are accepted, and only where no API key is needed to create
-    /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key.
+    /// txs: otherwise a reverse proxy on this machine would let every remote caller in without a key. A browser on this
+    /// machine is no peer either, whatever page it shows: no MAC distinguishes the two, so its headers must.
     fn authenticate_without_secret(&self, parts: &Parts) -> Result<(), Problem> {
         if let Auth::Keys(_) = &self.config.auth {
             return Err(not_a_peer(
@@ -154,7 +155,7 @@ impl Api {
         }
         let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
         if address.is_some_and(|ConnectInfo(from)| from.ip().to_canonical().is_loopback()) {
-            return Ok(());
+            return refuse_foreign_page(&self.config.browser_guard, &parts.uri, &parts.headers);
         }
         Err(not_a_peer(
             "not_loopback",

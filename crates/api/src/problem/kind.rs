@@ -33,6 +33,8 @@ pub enum ProblemKind {
     MethodNotAllowed,
     BodyTimeout,
     NotKeeper,
+    /// There is nothing to resume.
+    LaneNotHalted,
     /// A mark contradicts the state of the reservation.
     NonceRefused,
     /// A reserved nonce cannot be released while its transaction may be mined.
@@ -59,6 +61,8 @@ pub enum ProblemKind {
     Busy,
     TooManyWaiters,
     TooManyStreams,
+    /// On this connection only health checks and nodes of the cluster are served.
+    TooManyConnections,
     Internal,
     StoreCorrupt,
     /// The request needs the chain, and no endpoint answers.
@@ -106,6 +110,7 @@ impl ProblemKind {
             Self::MethodNotAllowed => (405, Final, "The path has no such method"),
             Self::BodyTimeout => (408, Retry, "The body arrived too slowly"),
             Self::NotKeeper => (409, Retry, "Another node keeps the lane"),
+            Self::LaneNotHalted => (409, Final, "The lane is not halted"),
             Self::NonceRefused => (
                 409,
                 Final,
@@ -126,6 +131,7 @@ impl ProblemKind {
             Self::Busy => (429, Retry, "Too many requests are queued"),
             Self::TooManyWaiters => (429, Retry, "Too many callers are waiting"),
             Self::TooManyStreams => (429, Retry, "Too many event streams are open"),
+            Self::TooManyConnections => (429, Retry, "Too many connections are open"),
             // A panic may have happened after the commit.
             Self::Internal => (500, Unknown, "A bug in Lanekeeper"),
             Self::StoreCorrupt => (500, Final, "Stored data cannot be read"),

@@ -44,6 +44,7 @@ fn list_of_problems() {
         405 method-not-allowed - none: The path has no such method
         408 body-timeout retry none: The body arrived too slowly
         409 not-keeper retry none: Another node keeps the lane
+        409 lane-not-halted - none: The lane is not halted
         409 nonce-refused - none: The reservation is in another state, or has another holder
         409 nonce-may-be-mined retry none: The nonce's transaction may still be mined
         409 not-lendable - none: The account's nonces cannot be reserved
@@ -60,6 +61,7 @@ fn list_of_problems() {
         429 busy retry none: Too many requests are queued
         429 too-many-waiters retry none: Too many callers are waiting
         429 too-many-streams retry none: Too many event streams are open
+        429 too-many-connections retry none: Too many connections are open
         500 internal retry unknown: A bug in Lanekeeper
         500 store-corrupt - none: Stored data cannot be read
         503 chain-unavailable retry none: The chain does not answer

@@ -1,11 +1,17 @@
 //! What pages in browsers can do with a node: nothing that its operator did not allow.
 
+use std::sync::Arc;
+
 use api::ApiConfig;
 use axum::body::Body;
 use axum::http::{Request, Version};
 use sim::chain::MemoryChain;
+use sim::clock::SimClock;
+use sim::network::{Link, LinkFaults};
+use sim::rng::Rng;
+use sim::store::{MemoryStore, RemoteStore};
 
-use crate::world::{ApiResponse, CHAIN, World, transfer};
+use crate::world::{ApiResponse, CHAIN, Plan, World, transfer};
 
 const NODE: &str = "127.0.0.1:8645";
 
@@ -84,6 +90,34 @@ async fn load_balancers_reach_health_checks_under_any_name() {
     }
     let refused = send(&world, "/metrics", &[("host", "anything.example")]).await;
     refused.problem(421, "foreign-host");
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_shows_a_page_no_hosts_and_no_errors_of_the_store() {
+    let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    let link = Link::new(Rng::new(3), LinkFaults::NONE);
+    let store = MemoryStore::new(Arc::new(SimClock::new(7)));
+    plan.ports.store = Arc::new(RemoteStore::new(store, link.clone()));
+    let world = plan.start().await;
+    link.cut(true);
+    let host = ("host", NODE);
+    let rebound = ("host", "evil.example:8645");
+    let cross_site = ("sec-fetch-site", "cross-site");
+    for (headers, is_page) in [
+        (&[host][..], false),
+        (&[rebound][..], true),
+        (&[host, ("origin", "https://evil.example")][..], true),
+        (&[host, cross_site][..], true),
+    ] {
+        let answer = send(&world, "/readyz", headers).await;
+        assert_eq!(answer.status, 503, "{headers:?}");
+        let endpoint = &answer.body["chains"][0]["endpoints"][0];
+        let shown = (
+            endpoint.get("name").is_none(),
+            answer.body["store"] == "unavailable",
+        );
+        assert_eq!(shown, (is_page, is_page), "{headers:?}: {}", answer.body);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,9 @@ use axum::http::Request;
 use domain::{Holder, LaneKey, Mark, MarkRefusal, Nonce, Reservation};
 use engine::ports::{LaneReservations, NonceReservations, ReservationError};
 use serde_json::{Value, json};
-use sim::chain::MemoryChain;
+use sim::chain::{MemoryChain, RemoteChain, Staleness};
+use sim::network::{Link, LinkFaults};
+use sim::rng::Rng;
 use uuid::Uuid;
 
 use crate::world::{ApiResponse, CHAIN, Plan, RESERVABLE, SIGNER, TO, World, transfer};
@@ -82,6 +84,26 @@ async fn nonce_is_allocated_submitted_and_used() {
         (&refused.body["retryable"], &refused.body["effect"]),
         (&json!(false), &json!("none"))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn keeper_lists_free_nonces_without_a_query_of_its_chain() {
+    let chain = MemoryChain::new(CHAIN).auto_mining();
+    let link = Link::new(Rng::new(3), LinkFaults::NONE);
+    let mut plan = Plan::new(chain.clone()).reservations();
+    plan.ports.chains = vec![Arc::new(RemoteChain::new(
+        chain,
+        link.clone(),
+        Staleness::NONE,
+    ))];
+    let world = plan.start().await;
+    let (nonce, holder) = allocate_nonce(&world).await;
+    let release = json!({"holder": holder, "reason": "not needed"});
+    let released = mark_nonce(&world, nonce, "recyclable", release).await;
+    assert_eq!(released.body["state"], "RECYCLABLE", "{}", released.body);
+    link.cut(true);
+    let listed = world.get(&nonces()).await.body;
+    assert_eq!(listed["nonces"][0]["state"], "RECYCLABLE", "{listed}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -214,6 +214,50 @@ async fn without_secret_only_loopback_without_keys_is_accepted() {
     assert!(forwarded.await.unwrap()[0].is_ok(), "a peer needs no key");
 }
 
+#[tokio::test]
+async fn page_in_a_browser_on_this_machine_is_not_a_peer() {
+    let world = World::new().await;
+    let call = |headers: &[(&'static str, &str)]| {
+        let mut request = internal(&json!([wire_tx("r1")]).to_string(), "1");
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        request
+    };
+    let node = ("host", "127.0.0.1:8645");
+    // The name of a page that was rebound to this node: to the browser, page and node are one site.
+    let rebound = ("host", "evil.example:8645");
+    for (headers, status, slug) in [
+        (&[rebound][..], 421, "foreign-host"),
+        (
+            &[rebound, ("origin", "http://evil.example:8645")][..],
+            421,
+            "foreign-host",
+        ),
+        (
+            &[node, ("origin", "https://evil.example")][..],
+            403,
+            "foreign-page",
+        ),
+        (&[node, ("origin", "null")][..], 403, "foreign-page"),
+        (
+            &[node, ("sec-fetch-site", "cross-site")][..],
+            403,
+            "foreign-page",
+        ),
+    ] {
+        let response = from_loopback(&world, call(headers)).await;
+        response.problem(status, slug);
+        assert_eq!(response.body["effect"], "none", "{headers:?}");
+    }
+    assert!(!stored(&world, "r1").await);
+    for own in ["127.0.0.1:8645", "[::1]:8645", "localhost:8645"] {
+        let response = from_loopback(&world, call(&[("host", own)])).await;
+        assert_eq!(response.status, 200, "{own}");
+    }
+    assert!(stored(&world, "r1").await);
+}
+
 /// A call to `forward` as the client makes it, but without a MAC.
 fn internal(body: &str, hop: &str) -> Request<Body> {
     Request::post("/internal/v1/forward")
@@ -536,6 +580,8 @@ async fn recorded_call_cannot_be_changed_or_replayed_with_effect() {
             .header("lanekeeper-hop", "1")
             .header("lanekeeper-deadline", "5000")
             .header("lanekeeper-cluster", mac)
+            // A MAC stands for every name.
+            .header("host", "node-b.elsewhere.example")
             .body(Body::from(body.to_vec()))
             .unwrap()
     };

@@ -4,11 +4,18 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Request;
+use domain::{GrantId, LaneKey};
+use futures::future::join_all;
 use serde_json::{Value, json};
 use sim::chain::MemoryChain;
-use tokio::time::{Duration, sleep, timeout};
+use sim::clock::SimClock;
+use sim::network::{Link, LinkFaults};
+use sim::rng::Rng;
+use sim::store::{MemoryStore, RemoteStore};
+use tokio::time::{Duration, Instant, sleep, timeout};
+use uuid::Uuid;
 
-use crate::world::{CHAIN, OTHER_SIGNER, SIGNER, TO, World, post, transfer};
+use crate::world::{CHAIN, OTHER_SIGNER, Plan, SIGNER, TO, World, post, transfer};
 
 #[tokio::test(start_paused = true)]
 async fn tx_is_found_by_id_request_and_hash() {
@@ -350,14 +357,38 @@ async fn resume_requires_accept_loss_and_a_reason() {
         world.post(&path, &body).await.problem(400, kind);
     }
     let accepted = json!({ "reason": "compared with the chain", "acceptLoss": true });
-    let response = world.post(&path, &accepted).await;
-    assert_eq!(response.status, 202, "{}", response.body);
-    assert_eq!(response.body["signer"], SIGNER.to_string());
     let elsewhere = "/api/v1/lanes/1/0x3333333333333333333333333333333333333333/resume";
     let unknown = world.post(elsewhere, &accepted).await;
     assert_eq!(unknown.status, 404);
-    let made = world.create("after", "/api/v1/tx").await;
-    assert_eq!(made.body["nonce"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_halted_lane_is_resumed() {
+    let plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    let store = Arc::clone(&plan.ports.store);
+    let lane = LaneKey {
+        chain_id: CHAIN,
+        signer: SIGNER,
+    };
+    let grant = GrantId(Uuid::from_u128(7));
+    let halt = store.halt_lost_lane(lane, 5, grant, "5 commits are gone");
+    assert_eq!(halt.await, Ok(true));
+    let world = plan.start().await;
+    let path = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
+    let accepted = json!({ "reason": "compared with the chain", "acceptLoss": true });
+    let refused = world.create("before", "/api/v1/tx").await;
+    refused.problem(503, "lane-halted");
+    let resumed = world.post(&path, &accepted).await;
+    assert_eq!(resumed.status, 202, "{}", resumed.body);
+    assert_eq!(resumed.body["signer"], SIGNER.to_string());
+    let created = world.create("after", "/api/v1/tx?wait=mined").await;
+    assert_eq!(created.body["nonce"], 0, "{}", created.body);
+    let again = world.post(&path, &accepted).await;
+    again.problem(409, "lane-not-halted");
+    assert_eq!(again.body["effect"], "none");
+    let unused = format!("/api/v1/lanes/31337/{OTHER_SIGNER:#x}/resume");
+    let unused = world.post(&unused, &accepted).await;
+    unused.problem(409, "lane-not-halted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -390,6 +421,27 @@ async fn health_readiness_nodes_and_metrics_are_served() {
     );
     assert!(draining.headers.contains_key("retry-after"));
     assert_eq!(world.get("/healthz").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_check_of_a_slow_store_answers_all_who_wait_for_it() {
+    let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    let link = Link::new(Rng::new(3), LinkFaults::NONE);
+    let store = MemoryStore::new(Arc::new(SimClock::new(7)));
+    plan.ports.store = Arc::new(RemoteStore::new(store, link.clone()));
+    let world = plan.start().await;
+    // A check takes up to 2.4 seconds, longer than its result is shown.
+    link.set_faults(LinkFaults::healthy(1_200));
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        sleep(Duration::from_secs(2)).await; // no result is shown any more
+        let started = Instant::now();
+        let answers = join_all((0..20).map(|_| world.get("/readyz"))).await;
+        assert!(answers.iter().all(|answer| answer.status == 200));
+        slowest = slowest.max(started.elapsed());
+    }
+    let slow = Duration::from_secs(1)..=Duration::from_millis(2_400);
+    assert!(slow.contains(&slowest), "{slowest:?}");
 }
 
 #[tokio::test(start_paused = true)]

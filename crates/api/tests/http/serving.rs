@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use sim::chain::MemoryChain;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::world::{World, transfer};
+use crate::world::{CHAIN, Plan, World, transfer};
 
 struct Server {
     world: World,
@@ -22,7 +23,10 @@ async fn start() -> Server {
 }
 
 async fn start_with(per_address: usize) -> Server {
-    let world = World::with_known_nonces().await;
+    start_world(World::with_known_nonces().await, per_address).await
+}
+
+async fn start_world(world: World, per_address: usize) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (closing, closed) = watch::channel(false);
@@ -112,40 +116,98 @@ async fn pending_request_is_answered_before_shutdown() {
     drop(server.world);
 }
 
+/// Sends a request on a new connection: its first line, and after a `|` what follows the host. Returns the response's head.
+async fn call(server: &Server, request: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let (line, rest) = request.split_once('|').unwrap_or((request, "\r\n"));
+    let text = format!("{line} HTTP/1.1\r\nHost: localhost\r\n{rest}");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let (head, _) = read_response(&mut stream).await;
+    (stream, head)
+}
+
+const NOTIFICATION: &str = "POST /internal/v1/notify|Content-Type: application/json\r\nContent-Length: 2\r\n\
+     Lanekeeper-Hop: 1\r\n\r\n[]";
+
 #[tokio::test]
-async fn connection_too_many_is_refused_until_another_one_ends() {
+async fn connection_too_many_serves_health_checks_and_nodes_only() {
     let server = start_with(2).await;
-    let health = async |stream: &mut TcpStream| {
-        let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
-        stream.write_all(request).await.unwrap();
-        read_response(stream).await.0
-    };
     let mut held = Vec::new();
     for _ in 0..2 {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        assert!(health(&mut stream).await.starts_with("HTTP/1.1 200 "));
+        let (stream, head) = call(&server, "GET /api/v1/tx").await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         held.push(stream);
     }
-    let mut refused = TcpStream::connect(server.address).await.unwrap();
-    let (head, _) = read_response(&mut refused).await;
-    assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
-    assert!(health(&mut held[0]).await.starts_with("HTTP/1.1 200 "));
+    for (request, status) in [
+        ("GET /healthz", 200),
+        ("GET /readyz", 200),
+        (NOTIFICATION, 204),
+        ("GET /api/v1/tx", 429),
+        ("GET /metrics", 429),
+        ("POST /api/v1/tx|Content-Length: 0\r\n\r\n", 429),
+        ("GET /api/v1/nothing", 404),
+    ] {
+        let (mut stream, head) = call(&server, request).await;
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{request}: {head}"
+        );
+        // Whatever it was, a place among the few is free again.
+        assert!(head.contains("connection: close"), "{request}: {head}");
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0, "{request}");
+    }
     held.clear();
     // The server notices the end of a connection on its own task.
     for _ in 0..1_000 {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
-        stream.write_all(request).await.unwrap();
-        if read_response(&mut stream)
-            .await
-            .0
-            .starts_with("HTTP/1.1 200 ")
-        {
+        let (_, head) = call(&server, "GET /api/v1/tx").await;
+        if head.starts_with("HTTP/1.1 200 ") {
             return;
         }
         tokio::task::yield_now().await;
     }
     panic!("the address does not get its share back");
+}
+
+#[tokio::test]
+async fn connections_beyond_those_for_health_checks_are_refused_unread() {
+    let server = start_with(1).await;
+    let mut held = Vec::new();
+    for _ in 0..=api::RESTRICTED_PER_ADDRESS {
+        held.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut refused = TcpStream::connect(server.address).await.unwrap();
+    let (head, _) = read_response(&mut refused).await;
+    assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
+    drop((held, server.world, server.closing));
+}
+
+async fn wait_for_waiters(world: &World, count: usize) {
+    let changed = async {
+        while world.node.handle().load().await.waiters != count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let changed = tokio::time::timeout(Duration::from_secs(20), changed).await;
+    changed.expect("the number of waiters changes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_has_gone_waits_for_nothing_whatever_else_it_sent() {
+    let world = Plan::new(MemoryChain::new(CHAIN)).start().await;
+    let server = start_world(world, api::CONNECTIONS_PER_ADDRESS).await;
+    let created = server.world.create("waited", "/api/v1/tx").await;
+    let path = format!("/api/v1/tx/{}", created.body["txId"].as_str().unwrap());
+    for sent_too_much in ["", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request =
+            format!("GET {path}?wait=mined&timeout=120s HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let request = request + sent_too_much;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        wait_for_waiters(&server.world, 1).await;
+        drop(stream);
+        wait_for_waiters(&server.world, 0).await;
+    }
+    drop((server.world, server.closing));
 }
 
 #[tokio::test]

@@ -1,12 +1,14 @@
 //! The interface of a running node to its adapters.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{B256, ChainId, LaneKey, NodeName, RequestId, TxId};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{SemaphorePermit, oneshot, watch};
 
 use super::types::{AcceptedTx, ChainStatus, LaneStatus, NewTx, Readiness, WaitFor};
 use crate::core::{ChainState, Core};
@@ -85,7 +87,7 @@ impl NodeHandle {
     }
 
     /// Waits until a tx got that far, is terminal or STUCK, or the timeout expires; returns the tx as it is then.
-    /// `Refusal::Busy` when too many wait already.
+    /// `Refusal::Busy` when too many wait already, or their reads take longer than the timeout.
     pub fn wait(
         &self,
         id: TxId,
@@ -112,7 +114,10 @@ impl NodeHandle {
             let notified = waiting.wakeup.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            let permit = customers.waiters.reads.acquire().await;
+            let left = deadline.since(clock.monotonic());
+            let Some(permit) = self.waiter_permit(left.max(WAIT_BUSY_PAUSE)).await else {
+                return Err(Refusal::Busy);
+            };
             let read = customers.store.tx(id).await;
             drop(permit);
             let left = deadline.since(clock.monotonic());
@@ -133,6 +138,19 @@ impl NodeHandle {
                 () = &mut notified => {}
                 () = clock.sleep(left.min(pause)) => {}
             }
+        }
+    }
+
+    /// A permit to read for one waiter; `None` when other waiters' reads take too long.
+    async fn waiter_permit(&self, patience: Duration) -> Option<SemaphorePermit<'_>> {
+        let reads = &self.core.customers.waiters.reads;
+        if let Ok(permit) = reads.try_acquire() {
+            return Some(permit);
+        }
+        tokio::select! {
+            biased;
+            permit = reads.acquire() => permit.ok(),
+            () = self.core.ports.clock.sleep(patience) => None,
         }
     }
 
@@ -184,9 +202,15 @@ impl NodeHandle {
         self.core.feed.subscribe()
     }
 
-    /// Every configured signer on every chain.
-    pub async fn lanes(&self) -> Result<Vec<LaneStatus>, StoreError> {
-        let keys: Vec<LaneKey> = self.core.lanes.entries.keys().copied().collect();
+    /// Configured signers, each on its chains, in the order of their keys: the first `limit` behind `after`.
+    pub async fn lanes(
+        &self,
+        after: Option<LaneKey>,
+        limit: usize,
+    ) -> Result<Vec<LaneStatus>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = self.core.lanes.entries.range((from, Bound::Unbounded));
+        let keys: Vec<LaneKey> = entries.map(|(key, _)| *key).take(limit).collect();
         self.lane_statuses(&keys).await
     }
 
@@ -200,9 +224,15 @@ impl NodeHandle {
 
     async fn lane_statuses(&self, keys: &[LaneKey]) -> Result<Vec<LaneStatus>, StoreError> {
         let customers = &self.core.customers;
-        let mut known = customers.read(customers.store.lanes(keys)).await?;
-        let inspections = join_all(keys.iter().map(|key| self.inspect(*key))).await;
-        let status = |(key, inspection): (&LaneKey, Inspection)| {
+        // Both under one place of a reader: an inspection takes the time of a shard, which payments need.
+        let read = customers.read(async {
+            let known = customers.store.lanes(keys).await?;
+            let kept = keys.iter().filter(|key| self.core.leases.holds(**key));
+            Ok((known, inspect_lanes(&self.core, kept.copied()).await))
+        });
+        let (mut known, mut inspections) = read.await?;
+        let status = |key: &LaneKey| {
+            let inspection = inspections.remove(key).unwrap_or_default();
             let at = known.iter().position(|record| record.key == *key);
             let record = at.map_or_else(|| LaneRecord::unused(*key), |at| known.swap_remove(at));
             // Its keeper knows more than the row.
@@ -219,15 +249,7 @@ impl NodeHandle {
                 gaps: inspection.gaps,
             }
         };
-        Ok(keys.iter().zip(inspections).map(status).collect())
-    }
-
-    pub(super) async fn inspect(&self, lane: LaneKey) -> Inspection {
-        let (answer, answered) = oneshot::channel();
-        self.core
-            .send_to_shard(lane, Message::Inspect { lane, answer })
-            .await;
-        answered.await.unwrap_or_default() // the node is ending: nothing is known
+        Ok(keys.iter().map(status).collect())
     }
 
     /// Checks that chain and signer of a lane are configured.
@@ -235,23 +257,28 @@ impl NodeHandle {
         self.core.check_configured(lane)
     }
 
-    /// An operator accepts the lost commits of a lane: it continues from what store and chain have. Durable when
-    /// this returns `Ok`.
-    pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<(), Refusal> {
+    /// An operator accepts the lost commits of a halted lane: it continues from what store and chain have. Durable when
+    /// this returns `Ok(true)`.
+    ///
+    /// `Ok(false)`, and nothing has changed, where the store has not halted the lane: what this node knows of it may be
+    /// the only evidence of a loss that is still to be found, and a lane that its memory alone holds back goes on by
+    /// itself when the chain's answers are credible.
+    pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<bool, Refusal> {
         self.core.check_configured(lane)?;
-        // Before the store: an opening in between must not halt it again.
-        self.core.history.forget_last_known_lane(lane);
         let was_halted = self.core.ports.store.accept_loss(lane).await?;
-        tracing::warn!(%lane, reason, was_halted, "an operator has accepted the lost commits of the lane");
-        self.core
-            .send_to_shard(lane, Message::Resume { lane })
-            .await;
-        Ok(())
+        if was_halted {
+            tracing::warn!(%lane, reason, "an operator has accepted the lost commits of the lane");
+            self.core
+                .send_to_shard(lane, Message::Resume { lane })
+                .await;
+        }
+        Ok(was_halted)
     }
 
     /// The nodes of the cluster.
     pub async fn members(&self) -> Result<Vec<Member>, StoreError> {
-        self.core.customers.store.members().await
+        let customers = &self.core.customers;
+        customers.read(customers.store.members()).await
     }
 
     /// A store that answers reads but takes no writes is of no use.
@@ -287,4 +314,30 @@ impl NodeHandle {
             chains: self.core.chains.iter().map(status).collect(),
         }
     }
+}
+
+/// What the shards know of these lanes. A lane is left out where its shard has no room for the question, or ends: creates
+/// need the room, and the store's row shows the lane as well.
+pub(super) async fn inspect_lanes(
+    core: &Core,
+    lanes: impl IntoIterator<Item = LaneKey>,
+) -> BTreeMap<LaneKey, Inspection> {
+    let mut by_shard: BTreeMap<usize, Vec<LaneKey>> = BTreeMap::new();
+    for lane in lanes {
+        if let Some(entry) = core.lanes.entries.get(&lane) {
+            by_shard.entry(entry.shard).or_default().push(lane);
+        }
+    }
+    let questions = by_shard.into_iter().map(|(shard, lanes)| async move {
+        let (answer, answered) = oneshot::channel();
+        let question = Message::Inspect {
+            lanes: lanes.clone(),
+            answer,
+        };
+        // Without room the answer's sender is dropped, and nothing is answered.
+        core.lanes.shards[shard].try_send(question).ok();
+        let inspections = answered.await.unwrap_or_default();
+        lanes.into_iter().zip(inspections)
+    });
+    join_all(questions).await.into_iter().flatten().collect()
 }

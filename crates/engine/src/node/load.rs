@@ -2,9 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use futures::future::join_all;
-
-use super::handle::NodeHandle;
+use super::handle::{NodeHandle, inspect_lanes};
 
 /// How loaded a node is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,9 +29,8 @@ impl NodeHandle {
     /// How loaded this node is.
     pub async fn load(&self) -> NodeLoad {
         let core = &self.core;
-        let inspections = core.lanes.entries.keys().map(|lane| self.inspect(*lane));
-        let unmined = join_all(inspections).await.into_iter();
-        let unmined = unmined.map(|lane| lane.unmined).max().unwrap_or(0);
+        let inspections = inspect_lanes(core, core.leases.lanes()).await;
+        let unmined = inspections.values().map(|lane| lane.unmined).max();
         let callers = core.lanes.entries.values();
         let callers = callers.map(|entry| entry.callers.load(Ordering::Relaxed));
         let chains = || core.chains.values();
@@ -43,7 +40,7 @@ impl NodeHandle {
             callers: callers.max().unwrap_or(0),
             waiters: core.customers.waiters.count(),
             lanes: core.leases.lanes().len(),
-            unmined,
+            unmined: unmined.unwrap_or(0),
             outgoing: queues.max().unwrap_or(0),
             watched: chains().map(|state| state.watched.count()).sum(),
             tasks: core.tasks.count(),

@@ -106,9 +106,10 @@ pub(crate) enum Message {
         lane: LaneKey,
     },
     Mark(PendingMark),
+    /// What is known of these lanes, in this order.
     Inspect {
-        lane: LaneKey,
-        answer: oneshot::Sender<Inspection>,
+        lanes: Vec<LaneKey>,
+        answer: oneshot::Sender<Vec<Inspection>>,
     },
     /// Release every lane; `done` gets those that have work.
     Drain {

@@ -181,8 +181,9 @@ impl Shard {
                     turn.entry(lane).or_default().marks.push(mark);
                 }
             }
-            Message::Inspect { lane, answer } => {
-                answer.send(self.inspect_lane(lane)).ok(); // the caller may have gone
+            Message::Inspect { lanes, answer } => {
+                let inspected = lanes.iter().map(|lane| self.inspect_lane(*lane));
+                answer.send(inspected.collect()).ok(); // the caller may have gone
             }
             Message::Drain { done } => drains.push(done),
         }

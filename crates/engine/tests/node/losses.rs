@@ -6,7 +6,7 @@ use domain::{Nonce, TxState, U256};
 use engine::node::{NewTx, Refusal};
 use engine::ports::{Store as _, TxRecord};
 
-use crate::support::{Cluster, RENEW, TestNode, lane, sleep, transfer};
+use crate::support::{Cluster, RENEW, TAKEOVER, TestNode, lane, sleep, transfer};
 
 /// What the lost request pays.
 const LOST: U256 = U256::from_limbs([7, 0, 0, 0]);
@@ -68,11 +68,36 @@ async fn lane_that_lost_commits_refuses_requests_until_the_loss_is_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn loss_that_no_node_has_found_is_not_accepted_in_advance() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start_warm("a").await;
+    let handle = keeper.node.handle();
+    assert_eq!(handle.accept_loss(lane(1), "early").await, Ok(false));
+    cluster.store.stop_standby();
+    handle.create(payment("lost")).await.unwrap();
+    // The lane leaves the memory of its node, which keeps what it knew of it.
+    keeper.script.cut(true);
+    sleep(TAKEOVER).await;
+    cluster.store.fail_over();
+    keeper.script.cut(false);
+    assert_eq!(handle.accept_loss(lane(1), "early").await, Ok(false));
+    sleep(RENEW * 2).await;
+    let refused = handle.create(payment("lost")).await;
+    let Err(Refusal::Halted(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        why.contains("among them requests lost "),
+        "the request is named: {why}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_request_that_comes_again_is_held_and_its_equal_is_paid() {
     let cluster = Cluster::new();
     let keeper = after_a_loss(&cluster).await;
     let accepted = keeper.node.handle().accept_loss(lane(1), "counted").await;
-    assert_eq!(accepted, Ok(()));
+    assert_eq!(accepted, Ok(true));
     let held = decided(&cluster, &keeper, payment("lost")).await;
     assert_eq!((held.tx.state, held.tx.nonce), (TxState::Stuck, None));
     let consumer = cluster.chain.mined().pop().expect("it was mined").hash;

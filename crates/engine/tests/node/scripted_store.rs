@@ -127,10 +127,23 @@ macro_rules! pass_on {
 
             async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
                 self.script.lists_begun.fetch_add(1, Ordering::SeqCst);
-                let time = *self.script.list_time.lock().unwrap();
+                let time = *self.script.read_time.lock().unwrap();
                 sleep(time).await;
                 self.check_cut()?;
                 self.twin.txs(filter).await
+            }
+
+            async fn tx(&self, id: TxId) -> Result<Option<TxRecord>, StoreError> {
+                let time = *self.script.read_time.lock().unwrap();
+                sleep(time).await;
+                self.check_cut()?;
+                self.twin.tx(id).await
+            }
+
+            async fn lanes(&self, keys: &[LaneKey]) -> Result<Vec<LaneRecord>, StoreError> {
+                self.check_cut()?;
+                self.script.lanes_read.fetch_add(keys.len(), Ordering::SeqCst);
+                self.twin.lanes(keys).await
             }
 
             $(async fn $verb(&self, $($name: $kind),*) -> Result<$answer, StoreError> {
@@ -157,11 +170,9 @@ pass_on! {
     accept_loss(lane: LaneKey) -> bool;
     extend_feed(lanes: &[LaneId]) -> ();
     members() -> Vec<Member>;
-    tx(id: TxId) -> Option<TxRecord>;
     tx_by_request(lane: LaneKey, request_id: &RequestId) -> Option<TxRecord>;
     tx_by_hash(hash: B256) -> Option<TxRecord>;
     tx_events(id: TxId) -> Option<Vec<EventRecord>>;
     events(filter: &EventFilter) -> EventPage;
     changed_txs(after: Option<&str>) -> ChangedTxs;
-    lanes(keys: &[LaneKey]) -> Vec<LaneRecord>;
 }

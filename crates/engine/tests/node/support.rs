@@ -48,9 +48,11 @@ pub(crate) struct StoreScript {
     pub(crate) fail_renewals: AtomicBool,
     /// The response of the next commit that confirms a tx is lost.
     pub(crate) lose_confirmation: AtomicBool,
-    /// How long a list of txs takes.
-    pub(crate) list_time: Mutex<Duration>,
+    /// How long it takes to read a tx, or a list of them.
+    pub(crate) read_time: Mutex<Duration>,
     pub(crate) lists_begun: AtomicUsize,
+    /// How many lanes were read for customers.
+    pub(crate) lanes_read: AtomicUsize,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,

@@ -74,7 +74,7 @@ async fn accepted_loss_is_not_found_again_by_any_node() {
     keeper.tasks.kill();
     let other = cluster.start("b").await;
     let handle = other.node.handle();
-    handle.accept_loss(lane(1), "compared").await.unwrap();
+    assert_eq!(handle.accept_loss(lane(1), "compared").await, Ok(true));
     assert_eq!(create(&other, 1, "next").await, Ok(()));
     let keeper = cluster.start("a").await;
     assert_eq!(create(&keeper, 1, "further").await, Ok(()));

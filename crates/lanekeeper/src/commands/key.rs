@@ -25,7 +25,14 @@ with the same name for a while.")]
     New(NewArgs),
     /// Read a key from standard input and print its hash for the configuration
     #[command(after_help = "Example:\n  lanekeeper key hash < key.txt")]
-    Hash,
+    Hash(HashArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HashArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -49,7 +56,7 @@ pub(crate) struct NewArgs {
 pub(crate) fn run(command: &KeyCommand) -> Result<(), Failure> {
     match command {
         KeyCommand::New(args) => create_key(args),
-        KeyCommand::Hash => hash_key(),
+        KeyCommand::Hash(args) => hash_key(args),
     }
 }
 
@@ -78,7 +85,7 @@ fn create_key(args: &NewArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn hash_key() -> Result<(), Failure> {
+fn hash_key(args: &HashArgs) -> Result<(), Failure> {
     let mut text = String::new();
     std::io::stdin()
         .lock()
@@ -94,6 +101,11 @@ fn hash_key() -> Result<(), Failure> {
             "standard input is not an API key: create one with `lanekeeper key new --name NAME`";
         return Err(Failure::Usage(message.into()));
     }
-    print_line!("{}", keys::hash(key));
+    let hash = keys::hash(key);
+    if args.json {
+        print_json(&json!({ "hash": hash }));
+    } else {
+        print_line!("{hash}");
+    }
     Ok(())
 }

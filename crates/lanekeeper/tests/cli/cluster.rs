@@ -101,8 +101,12 @@ fn lanes_of_a_killed_keeper_are_taken_over() {
         "INC-7",
     ];
     let resumed = run_at(other, &resume);
-    assert!(resumed.status.success(), "{}", err(&resumed));
-    assert!(out(&resumed).contains(ALICE), "{}", out(&resumed));
+    assert_eq!(resumed.status.code(), Some(1), "{}", out(&resumed));
+    let refusal = err(&resumed);
+    assert!(
+        refusal.contains("is not halted") && refusal.contains("[409]"),
+        "{refusal}"
+    );
 
     let rest = other["pid"].as_u64().unwrap();
     assert_eq!(dev.terminate().code(), Some(0));

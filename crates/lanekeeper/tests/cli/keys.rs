@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use crate::support::{err, json, lanekeeper, out, run};
 
-fn run_key_hash(text: &str) -> std::process::Output {
+fn run_key_hash(text: &str, more: &[&str]) -> std::process::Output {
     let mut command = lanekeeper();
-    command.args(["key", "hash"]).stdin(Stdio::piped());
+    command.args(["key", "hash"]).args(more);
+    command.stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let mut input = child.stdin.take().expect("stdin is piped");
@@ -27,7 +28,10 @@ fn new_key_is_printed_with_its_hash() {
     );
     assert!(key.starts_with("lk_shop_"), "{key}");
     assert_eq!(made["scopes"], serde_json::json!(["read", "send"]));
-    assert_eq!(out(&run_key_hash(&format!("{key}\n"))).trim(), hash);
+    let line = format!("{key}\n");
+    assert_eq!(out(&run_key_hash(&line, &[])).trim(), hash);
+    let hashed = json(&run_key_hash(&line, &["--json"]));
+    assert_eq!(hashed, serde_json::json!({ "hash": hash }));
 
     let printed = out(&run(&[
         "key",
@@ -45,7 +49,7 @@ fn new_key_is_printed_with_its_hash() {
         assert!(printed.contains(line), "{line} is missing: {printed}");
     }
 
-    let wrong = run_key_hash("hunter2");
+    let wrong = run_key_hash("hunter2", &[]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(!err(&wrong).contains("hunter2"));
     for usage in [
@@ -85,7 +89,13 @@ fn node_with_keys_refuses_callers_without_one() {
     );
     std::fs::write(&config, text).unwrap();
     let config = config.display().to_string();
-    assert!(run(&["migrate", "--config", &config]).status.success());
+    let migrate = ["migrate", "--config", &config, "--json"];
+    let migrated = json(&run(&migrate));
+    assert_eq!(migrated["applied"][0], 1, "{migrated}");
+    let restored = [&migrate[..], &["--restored", "--reason", "a disk was lost"]].concat();
+    let restored = json(&run(&restored));
+    assert_eq!(restored["applied"], serde_json::json!([]), "{restored}");
+    assert!(restored["declaredHistory"].is_string(), "{restored}");
     let role = run(&["migrate", "--config", &config, "--role", "x"]);
     assert_eq!(role.status.code(), Some(2), "{}", err(&role));
 

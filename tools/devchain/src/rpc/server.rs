@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::ListenerExt;
@@ -76,25 +76,14 @@ pub(crate) fn serve(chain: Arc<Inner>, listener: TcpListener) -> io::Result<DevC
     })
 }
 
-async fn handle(
-    State(server): State<Server>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    if let Err(refusal) = BrowserGuard::default().check(&uri, &headers) {
-        let status = match refusal {
-            Refusal::ForeignHost(_) => StatusCode::MISDIRECTED_REQUEST,
-            Refusal::ForeignPage(_) => StatusCode::FORBIDDEN,
-        };
-        return (status, refusal.to_string()).into_response();
+async fn handle(State(server): State<Server>, request: Request) -> Response {
+    if let Err(refused) = check(&request) {
+        return refused.into_response(); // its body is not read
     }
-    // As in geth. It also blocks web pages: a browser sends this type to another origin only after a preflight
-    // request, which this server refuses.
-    if !is_json(&headers) {
-        let text = "invalid content type, only application/json is supported";
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, text).into_response();
-    }
+    let body = match Bytes::from_request(request, &()).await {
+        Ok(body) => body,
+        Err(unread) => return unread.into_response(),
+    };
     let Ok(permit) = server.permits.acquire_owned().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
@@ -107,6 +96,25 @@ async fn handle(
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// By the headers alone, that no web page sent the request.
+fn check(request: &Request) -> Result<(), (StatusCode, String)> {
+    let checked = BrowserGuard::default().check(request.uri(), request.headers());
+    checked.map_err(|refusal| {
+        let status = match refusal {
+            Refusal::ForeignHost(_) => StatusCode::MISDIRECTED_REQUEST,
+            Refusal::ForeignPage(_) => StatusCode::FORBIDDEN,
+        };
+        (status, refusal.to_string())
+    })?;
+    // As in geth. It also blocks web pages: a browser sends this type to another origin only after a preflight
+    // request, which this server refuses.
+    if is_json(request.headers()) {
+        return Ok(());
+    }
+    let text = "invalid content type, only application/json is supported";
+    Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, text.to_owned()))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -1,6 +1,11 @@
 //! The JSON-RPC door: what is refused, and how.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::support::{BOB, Chain, Client, RpcRefusal, Wallet, outcome};
 
@@ -40,6 +45,44 @@ async fn malformed_requests_get_json_rpc_errors() {
     );
     let deep = "[".repeat(100_000);
     assert_eq!(answer(&chain, &deep).await, error(-32700, "parse error"));
+}
+
+#[tokio::test]
+async fn page_of_another_site_is_refused_before_its_body_is_read() {
+    let chain = Chain::manual().await;
+    let address = chain.url.strip_prefix("http://").expect("a plain URL");
+    let json = "content-type: application/json";
+    let own = format!("host: {address}");
+    let own = own.as_str();
+    for (headers, status) in [
+        (&[own, json][..], None),
+        (&["host: localhost:8646", json][..], None),
+        (&["host: evil.example", json][..], Some(421)),
+        (&[own, json, "origin: https://evil.example"][..], Some(403)),
+        (&[own, json, "origin: null"][..], Some(403)),
+        (&[own, json, "sec-fetch-site: cross-site"][..], Some(403)),
+        (&[own, "content-type: text/plain"][..], Some(415)),
+        (&[own][..], Some(415)),
+    ] {
+        // A body is announced, and only sent where the response waits for it.
+        let body = r#"{"id":1,"method":"eth_chainId"}"#;
+        let length = format!("content-length: {}", body.len());
+        let head = [headers, &[length.as_str()]].concat().join("\r\n");
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let head = format!("POST / HTTP/1.1\r\n{head}\r\n\r\n");
+        let sent = stream.write_all(head.as_bytes()).await;
+        sent.expect("the head is taken");
+        if status.is_none() {
+            let sent = stream.write_all(body.as_bytes()).await;
+            sent.expect("the body is taken");
+        }
+        let mut line = [0; 12];
+        let answer = timeout(Duration::from_secs(20), stream.read_exact(&mut line)).await;
+        answer.expect("the body is not waited for").expect("a head");
+        let line = String::from_utf8_lossy(&line);
+        let expected = format!("HTTP/1.1 {}", status.unwrap_or(200));
+        assert_eq!(line, expected, "{headers:?}");
+    }
 }
 
 #[tokio::test]

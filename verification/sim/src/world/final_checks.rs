@@ -385,7 +385,7 @@ impl World {
             let Some(handle) = machine.handle() else {
                 continue;
             };
-            let lanes = tokio::time::timeout(POLL_INTERVAL, handle.lanes()).await;
+            let lanes = tokio::time::timeout(POLL_INTERVAL, handle.lanes(None, usize::MAX)).await;
             self.trace
                 .note(&format!("lanes of {}: {lanes:?}", machine.name()));
         }

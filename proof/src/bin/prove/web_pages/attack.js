@@ -11,6 +11,14 @@ const recipient = (way) => '0x' + hex(way).slice(0, 40).padEnd(40, '0');
 // Both bodies end with a text, so that a form of type text/plain can write them (it inserts a `=`).
 const payment = (way) =>
   JSON.stringify({ signer: C.signer, payload: { to: recipient(way), value: '1', gas: '21000' }, requestId: way });
+// The same as one node of a cluster forwards it to another.
+const forwarding = (way) => {
+  const payload = { to: recipient(way), value: '0x1', data: '0x', gas: 21000 };
+  const unset = { max_fee_per_gas: null, max_priority_fee_per_gas: null, gas_price: null, tx_type: null };
+  const lane = { chain_id: C.chainId, signer: C.signer };
+  const rest = { estimated_gas: null, origin: { caller: null, trace: null } };
+  return JSON.stringify([{ lane, request_id: way, payload: { ...payload, ...unset }, ...rest }]);
+};
 const tampering = (way) =>
   JSON.stringify([
     { jsonrpc: '2.0', method: 'anvil_setBalance', params: [recipient(way), '0x1'], id: 'b' },
@@ -18,6 +26,7 @@ const tampering = (way) =>
   ]);
 
 const JSON_TYPE = { 'content-type': 'application/json' };
+const PEER = { ...JSON_TYPE, 'lanekeeper-hop': '1', 'lanekeeper-deadline': '5000' };
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const answerOf = async (response) => ({ status: response.status, read: await response.text() });
 const post = async (url, options) => answerOf(await fetch(url, { method: 'POST', ...options }));
@@ -176,6 +185,12 @@ const SPENDING = {
   ping: (url) => ping(url),
 };
 
+// As a node of the cluster: without a secret there is no MAC that a page would have to guess.
+const PEERING = {
+  'peer-fetch': (url, body) => post(url, { headers: PEER, body }),
+  'peer-xhr': (url, body) => xhr(url, body, PEER),
+};
+
 const READING = {
   'read-txs': (api) => fetch(api + '/api/v1/tx').then(answerOf),
   'read-lanes': (api) => fetch(api + '/api/v1/lanes').then(answerOf),
@@ -207,6 +222,10 @@ async function attack() {
       const way = name + '-c';
       attempts.push(attempt(way, 'chain', async () => run(C.chain + '/', tampering(way))));
     }
+  }
+  for (const [way, run] of Object.entries(PEERING)) {
+    const forward = C.api + '/internal/v1/forward';
+    if (C.api) attempts.push(attempt(way, 'api', async () => run(forward, forwarding(way))));
   }
   for (const [way, run] of Object.entries(READING)) {
     if (C.api) attempts.push(attempt(way, 'api', async () => run(C.api)));

@@ -11,6 +11,7 @@ use alloy_primitives::{U256, hex};
 use proof::transfer::transfer;
 use proof::{Options, Outcome, Report, Scratch, Server, ensure, flag, random_address};
 use rig::chromium;
+use rig::evm::CHAIN_ID;
 use serde_json::{Value, json};
 
 use attacker::{Attacker, Attempt, Page, SITE};
@@ -153,8 +154,9 @@ async fn control_by_name(attacker: &Attacker) -> Outcome<Vec<String>> {
     let page = world.page(Origin::ReboundApi, attacker, &wires)?;
     attacker.open(page).await?;
     let paid = world.paid().await?;
-    let has = paid.iter().any(|paid| paid.starts_with("fetch-json"));
-    ensure(has, format!("the control paid {paid:?} only"))?;
+    let has = |way: &str| paid.iter().any(|paid| paid.starts_with(way));
+    let has_all = has("fetch-json") && has("peer-fetch") && has("peer-xhr");
+    ensure(has_all, format!("the control paid {paid:?} only"))?;
     Ok(paid)
 }
 
@@ -265,6 +267,7 @@ impl World {
             settings: json!({
                 "api": wires.api.as_ref().map(url),
                 "chain": wires.chain.as_ref().map(url),
+                "chainId": CHAIN_ID,
                 "signer": self.signer,
                 "raw": hex::encode_prefixed(raw),
             }),

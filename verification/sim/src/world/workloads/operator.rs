@@ -14,7 +14,9 @@ pub(super) async fn accept_losses(context: WorkloadContext) {
     loop {
         context.pause(POLL_MS_MAX / 4, POLL_MS_MAX).await;
         let machine = context.pick_machine().clone();
-        let read = context.call_node(&machine, |node| async move { node.lanes().await });
+        let read = context.call_node(&machine, |node| async move {
+            node.lanes(None, usize::MAX).await
+        });
         let Some(Ok(lanes)) = read.await else {
             continue;
         };
@@ -36,7 +38,7 @@ async fn accept_loss(context: &WorkloadContext, lane: LaneKey) {
     let answer = context.call_node(&machine, |node| async move {
         node.accept_loss(lane, reason).await
     });
-    if let Some(Ok(())) = answer.await {
+    if let Some(Ok(true)) = answer.await {
         context.trace.fire(Feature::Operator);
         context.trace.record(WorldEvent::LossAccepted {
             lane,

@@ -33,7 +33,9 @@ pub(super) async fn run_queries(context: WorkloadContext) {
             2 => check_events(&context, &machine, accepted_tx).await,
             3 => drop(
                 context
-                    .call_node(&machine, |node| async move { node.lanes().await })
+                    .call_node(&machine, |node| async move {
+                        node.lanes(None, usize::MAX).await
+                    })
                     .await,
             ),
             4 => drop(
