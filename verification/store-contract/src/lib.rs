@@ -216,6 +216,7 @@ macro_rules! contract_tests {
                     lane_made_by_queueing_is_unreconciled_after_failover
                     mark_under_a_history_that_changed_again_writes_nothing
                     lane_with_fewer_commits_than_seen_is_halted_and_its_keeper_fenced
+                    suspected_loss_makes_every_lane_unreconciled_once
                     lane_that_is_missing_is_halted_where_commits_were_seen
                 ]
                 cluster: [

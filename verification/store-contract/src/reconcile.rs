@@ -93,6 +93,32 @@ pub async fn lane_made_by_queueing_is_unreconciled_after_failover(backend: &dyn 
     fixture.store.queue_requests(repeated).await.expect("queue");
 }
 
+pub async fn suspected_loss_makes_every_lane_unreconciled_once(backend: &dyn Backend) {
+    let fixture = Fixture::new(backend);
+    let mut keeper = fixture.keeper(&node("a"), lane(1)).await;
+    fixture.accept(&mut keeper, 1).await;
+    fixture.keeper(&node("a"), lane(2)).await;
+    let before = fixture.history().await;
+    let present = fixture.store.suspect_loss(before).await;
+    let present = present.expect("suspect_loss");
+    assert!(present.is_later_than(before));
+    assert_eq!(fixture.history().await, present);
+    // Another node has found the same, or a response was lost.
+    assert_eq!(fixture.store.suspect_loss(before).await, Ok(present));
+    let late = fixture.store.mark_reconciled(keeper.lease_grant, before);
+    assert_eq!(late.await, Ok(false));
+    fixture.accept(&mut keeper, 1).await;
+    for signer in [1, 2] {
+        assert!(!is_reconciled(&fixture, "a", signer).await);
+    }
+    let keeper = fixture.keeper(&node("a"), lane(1)).await;
+    assert_eq!(keeper.batch_seq, 2, "the lane itself is as it was");
+    let marked = fixture.store.mark_reconciled(keeper.lease_grant, present);
+    assert_eq!(marked.await, Ok(true));
+    assert_eq!(fixture.store.suspect_loss(before).await, Ok(present));
+    assert!(is_reconciled(&fixture, "a", 1).await, "once per finding");
+}
+
 pub async fn mark_under_a_history_that_changed_again_writes_nothing(backend: &dyn Backend) {
     let fixture = Fixture::new(backend);
     fixture.keeper(&node("a"), lane(1)).await;

@@ -11,13 +11,13 @@ use crate::support::{Cluster, RENEW, TestNode, lane, sleep, transfer};
 /// What the lost request pays.
 const LOST: U256 = U256::from_limbs([7, 0, 0, 0]);
 
-fn payment(request_id: &str) -> NewTx {
+pub(crate) fn payment(request_id: &str) -> NewTx {
     let mut request = transfer(1, request_id);
     request.payload.value = LOST;
     request
 }
 
-async fn mine_blocks(cluster: &Cluster, count: usize) {
+pub(crate) async fn mine_blocks(cluster: &Cluster, count: usize) {
     for _ in 0..count {
         cluster.chain.mine();
         sleep(Duration::from_millis(500)).await;
@@ -38,7 +38,7 @@ async fn after_a_loss(cluster: &Cluster) -> TestNode {
 }
 
 /// The tx of a request, once it has a nonce or needs a decision.
-async fn decided(cluster: &Cluster, keeper: &TestNode, request: NewTx) -> TxRecord {
+pub(crate) async fn decided(cluster: &Cluster, keeper: &TestNode, request: NewTx) -> TxRecord {
     let id = loop {
         match keeper.node.handle().create(request.clone()).await {
             Ok(accepted) => break accepted.record.tx.id,

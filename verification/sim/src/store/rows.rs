@@ -107,6 +107,7 @@ impl Rows {
                 store: 1,
                 timeline: 1,
                 restores: 0,
+                suspicions: 0,
             },
             lanes: Vec::new(),
             lane_ids: BTreeMap::new(),

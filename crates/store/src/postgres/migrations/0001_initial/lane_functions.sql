@@ -9,12 +9,14 @@ CREATE FUNCTION lanekeeper_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 $$;
 
--- The store's history: another one after a standby was promoted, or a restore declared. Fails on a standby. (The timeline
--- in the control file is stale right after a promotion.) It reads a file: statements call it once, not once per row.
+-- The store's history: another one after a standby was promoted, a restore declared, or a loss suspected. Fails on a standby.
+-- (The timeline in the control file is stale right after a promotion.) It reads a file: statements call it once, not once
+-- per row.
 CREATE FUNCTION lanekeeper_history() RETURNS text LANGUAGE sql VOLATILE AS $$
   SELECT lpad(to_hex(server.system_identifier # store.database), 16, '0')
     || '.' || ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
     || '.' || store.restores
+    || '.' || store.suspicions
   FROM store_identity AS store, pg_control_system() AS server
 $$;
 
@@ -31,7 +33,8 @@ CREATE FUNCTION lanekeeper_is_held(
     AND (expires_at + skew > lanekeeper_now() OR incarnation = ANY (alive))
 $$;
 
--- Creates the rows of new lanes. Each inner statement sees what others have committed meanwhile.
+-- Creates the rows of new lanes. Each inner statement sees what others have committed meanwhile. A lane is reconciled in
+-- the history in which the store was created: in a later one it may be missing because commits were lost.
 CREATE FUNCTION lanekeeper_create_lanes(chains bigint[], signers bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE
   SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
