@@ -113,8 +113,10 @@ pub(super) async fn assess_loss(
     granted: &GrantedLane,
 ) -> Result<LossSuspicion, OpenError> {
     let (lane, history) = (image.key, granted.history);
+    // An account's past is not that of a lane that never had a tx: nothing above its cursor proves a loss.
+    let chain_proves_nothing = granted.is_loss_accepted || image.next_nonce == Nonce(0);
     // What is lost after the acceptance needs another one.
-    if granted.is_loss_accepted && find_newer_knowledge(core, image, history).is_none() {
+    if chain_proves_nothing && find_newer_knowledge(core, image, history).is_none() {
         return Ok(LossSuspicion::Accepted);
     }
     let continues_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;

@@ -85,3 +85,22 @@ async fn lost_request_that_comes_again_is_held_and_its_equal_is_paid() {
     let paid = mined.iter().filter(|tx| tx.envelope.value == LOST);
     assert_eq!(paid.count(), 2, "the lost one and its equal");
 }
+
+#[tokio::test(start_paused = true)]
+async fn lost_request_is_held_in_a_lane_that_the_backup_does_not_have() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start("a").await;
+    cluster.store.stop_standby();
+    let lost = keeper.node.handle().create(payment("lost")).await;
+    assert_eq!(lost.unwrap().record.tx.nonce, Some(Nonce(0)));
+    sleep(Duration::from_secs(1)).await;
+    mine_blocks(&cluster, 20).await;
+    keeper.tasks.kill();
+    cluster.network.cut("a");
+    cluster.store.restore_backup();
+    let next = cluster.start("b").await;
+    let held = decided(&cluster, &next, payment("lost")).await;
+    assert_eq!((held.tx.state, held.tx.nonce), (TxState::Stuck, None));
+    let equal = decided(&cluster, &next, payment("equal")).await;
+    assert_eq!(equal.tx.nonce, Some(Nonce(1)), "one to one");
+}

@@ -55,6 +55,7 @@ CREATE TABLE store_identity (
   database   bigint NOT NULL,         -- random: distinguishes the databases of one server
   restores   bigint NOT NULL,         -- how many restores of a backup were declared
   suspicions bigint NOT NULL,         -- how often a node found the store older than what it had seen
+  born       text COLLATE "C" NOT NULL DEFAULT '', -- the history in which the store was created
   cursor_tag bytea  NOT NULL          -- part of every feed cursor: a cursor of another store, or of before a declared
                                       -- restore, is refused instead of skipping or repeating events
 );

@@ -20,6 +20,9 @@ CREATE FUNCTION lanekeeper_history() RETURNS text LANGUAGE sql VOLATILE AS $$
   FROM store_identity AS store, pg_control_system() AS server
 $$;
 
+-- The history in which the store was created.
+UPDATE store_identity SET born = lanekeeper_history();
+
 -- Whether a tx in this state is unfinished.
 CREATE FUNCTION lanekeeper_is_open(state smallint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT state NOT IN (3, 4)
@@ -45,7 +48,7 @@ BEGIN
   ON CONFLICT (chain_id, signer) DO NOTHING;
 
   INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
-  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), (SELECT lanekeeper_history())
+  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), (SELECT born FROM store_identity)
   FROM lane JOIN unnest(chains, signers) AS w(chain_id, signer) USING (chain_id, signer)
   ORDER BY lane.lane_id
   ON CONFLICT (lane_id) DO NOTHING;
