@@ -6,7 +6,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// What must stay the same for a node's knowledge of a store to hold: as long as it does, nothing that was committed is
-/// missing. Its text is `<store>.<timeline>.<restores>`, the first in hexadecimal.
+/// missing. Its text is `<store>.<timeline>.<restores>.<suspicions>`, the first in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct History {
     /// Which store it is. Of PostgreSQL the server's system identifier, combined with the random identity of the
@@ -16,11 +16,29 @@ pub struct History {
     pub timeline: u64,
     /// How many restores of a backup were declared.
     pub restores: u64,
+    /// How often a node has found that the store is older than what the node had seen of it.
+    pub suspicions: u64,
+}
+
+impl History {
+    /// Whether the store came to this history after it was on that one. Every lane was unreconciled at that time, so what
+    /// was seen before is no reason to compare all of them once more.
+    #[must_use]
+    pub fn is_later_than(&self, seen: Self) -> bool {
+        self.store != seen.store || seen.is_behind(*self)
+    }
+
+    /// Whether another history of the same store counts more of anything: a store's own counts never fall.
+    pub(crate) fn is_behind(&self, other: Self) -> bool {
+        self.timeline < other.timeline
+            || self.restores < other.restores
+            || self.suspicions < other.suspicions
+    }
 }
 
 /// A text is not a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a history is <store in 16 hexadecimal digits>.<timeline>.<restores>")]
+#[error("a history is <store in 16 hexadecimal digits>.<timeline>.<restores>.<suspicions>")]
 pub struct BadHistory;
 
 impl fmt::Display for History {
@@ -29,8 +47,9 @@ impl fmt::Display for History {
             store,
             timeline,
             restores,
+            suspicions,
         } = self;
-        write!(f, "{store:016x}.{timeline}.{restores}")
+        write!(f, "{store:016x}.{timeline}.{restores}.{suspicions}")
     }
 }
 
@@ -48,6 +67,7 @@ impl FromStr for History {
             store: next(16)?,
             timeline: next(10)?,
             restores: next(10)?,
+            suspicions: next(10)?,
         };
         (history.to_string() == text)
             .then_some(history)
@@ -65,20 +85,56 @@ mod tests {
             store: 0x00ab_0000_0000_0001,
             timeline: 12,
             restores: 3,
+            suspicions: 4,
         };
-        let text = "00ab000000000001.12.3";
+        let text = "00ab000000000001.12.3.4";
         assert_eq!(history.to_string(), text);
         assert_eq!(text.parse(), Ok(history));
         for bad in [
             "",
-            "1.12.3",
-            "00AB000000000001.12.3",
-            "00ab000000000001.12",
-            "00ab000000000001.12.3.4",
-            "00ab000000000001.+12.3",
-            "00ab000000000001.12.03",
+            "1.12.3.4",
+            "00AB000000000001.12.3.4",
+            "00ab000000000001.12.3",
+            "00ab000000000001.12.3.4.5",
+            "00ab000000000001.+12.3.4",
+            "00ab000000000001.12.03.4",
         ] {
             assert_eq!(bad.parse::<History>(), Err(BadHistory), "{bad}");
         }
+    }
+
+    #[test]
+    fn history_is_later_when_any_count_rose_or_the_store_is_another_one() {
+        let seen = History {
+            store: 1,
+            timeline: 2,
+            restores: 3,
+            suspicions: 4,
+        };
+        assert!(!seen.is_later_than(seen));
+        let later = [
+            History { store: 9, ..seen },
+            History {
+                timeline: 3,
+                suspicions: 0,
+                ..seen
+            },
+            History {
+                restores: 4,
+                ..seen
+            },
+            History {
+                suspicions: 5,
+                ..seen
+            },
+        ];
+        for history in later {
+            assert!(history.is_later_than(seen), "{history}");
+        }
+        let restored = History {
+            suspicions: 3,
+            ..seen
+        };
+        assert!(!restored.is_later_than(seen));
     }
 }

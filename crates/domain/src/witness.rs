@@ -20,8 +20,8 @@ pub struct LaneWitness {
 pub enum WitnessVerdict {
     /// Nothing: the store has all that was seen, or it is another store, or a restore was declared since.
     NoOpinion,
-    /// The store is older than a restore that was declared when the lane was seen, or the lane's token moved backwards:
-    /// it may lack commits.
+    /// The store is on an earlier history than when the lane was seen, or the lane's token moved backwards: it may lack
+    /// commits.
     Suspect,
     /// The store lacks commits of this lane.
     Lost,
@@ -38,7 +38,7 @@ impl LaneWitness {
         }
         if batch_seq < self.batch_seq {
             WitnessVerdict::Lost
-        } else if self.history.restores > present.restores || token < self.token {
+        } else if present.is_behind(self.history) || token < self.token {
             WitnessVerdict::Suspect
         } else {
             WitnessVerdict::NoOpinion
@@ -54,6 +54,7 @@ mod tests {
         store: 7,
         timeline: 2,
         restores: 1,
+        suspicions: 1,
     };
 
     fn witness(history: History) -> LaneWitness {
@@ -101,13 +102,25 @@ mod tests {
     }
 
     #[test]
-    fn store_from_before_a_declared_restore_is_suspect_in_every_lane() {
-        let seen = witness(History {
-            restores: 2,
-            ..PRESENT
-        });
-        assert_eq!(seen.judge(PRESENT, Token(3), 9), WitnessVerdict::Lost);
-        assert_eq!(seen.judge(PRESENT, Token(3), 10), WitnessVerdict::Suspect);
-        assert_eq!(seen.judge(PRESENT, Token(3), 11), WitnessVerdict::Suspect);
+    fn store_on_an_earlier_history_is_suspect_in_every_lane() {
+        let later = [
+            History {
+                restores: 2,
+                ..PRESENT
+            },
+            History {
+                timeline: 3,
+                ..PRESENT
+            },
+            History {
+                suspicions: 2,
+                ..PRESENT
+            },
+        ];
+        for seen in later.map(witness) {
+            assert_eq!(seen.judge(PRESENT, Token(3), 9), WitnessVerdict::Lost);
+            assert_eq!(seen.judge(PRESENT, Token(3), 10), WitnessVerdict::Suspect);
+            assert_eq!(seen.judge(PRESENT, Token(3), 11), WitnessVerdict::Suspect);
+        }
     }
 }

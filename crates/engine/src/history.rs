@@ -92,6 +92,7 @@ mod tests {
         store: 5,
         timeline: 7,
         restores: 0,
+        suspicions: 0,
     };
 
     #[test]
@@ -110,6 +111,10 @@ mod tests {
             },
             History {
                 restores: 1,
+                ..HISTORY
+            },
+            History {
+                suspicions: 1,
                 ..HISTORY
             },
         ];

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use domain::{Lane, LaneKey, LaneWitness, Token, WitnessVerdict};
+use domain::{History, Lane, LaneKey, LaneWitness, Token, WitnessVerdict};
 use metrics::counter;
 use tokio::sync::Notify;
 
@@ -76,45 +76,88 @@ pub(crate) async fn run_witness(core: Arc<Core>, witness: Arc<dyn Witness>) {
     }
 }
 
-/// Compares the store with what this node recorded before it was restarted, and halts the lanes that have lost commits,
-/// also those that another node keeps, which knows less. Before this node acquires a lane.
+/// Compares the store with what this node recorded before it was restarted. What is missing is made durable before this node
+/// acquires a lane or records anything new: every lane is unreconciled from then on. The lanes that have lost commits are
+/// halted, also those that another node keeps, which knows less.
 pub(crate) async fn check_witness(core: &Core) -> Result<(), StoreError> {
     let Some(witness) = &core.ports.witness else {
         return Ok(());
     };
-    let Some(mut lanes) = witness.read().await else {
+    let Some(lanes) = witness.read().await else {
         return Ok(());
     };
-    // Lanes of accounts that are not configured any more are left out: the witness is as small as the configuration.
-    lanes.retain(|lane, _| core.lanes.contains(*lane));
-    let keys: Vec<LaneKey> = lanes.keys().copied().collect();
-    for chunk in keys.chunks(READ_CHUNK) {
-        let records = core.ports.store.lanes(chunk).await?;
-        let records: BTreeMap<LaneKey, LaneRecord> = records
-            .into_iter()
-            .map(|record| (record.key, record))
-            .collect();
-        for lane in chunk {
-            check_lane(core, *lane, lanes[lane], records.get(lane)).await?;
-        }
+    let findings = find_losses(core, &lanes).await?;
+    record_suspicion(core, &findings).await?;
+    for finding in &findings {
+        report_finding(core, finding).await?;
     }
     *lock(&core.history.committed.lanes) = lanes;
     Ok(())
 }
 
-async fn check_lane(
-    core: &Core,
-    lane: LaneKey,
+/// A lane of which the store has less than this node has seen, or may have.
+struct Finding {
     seen: LaneWitness,
-    record: Option<&LaneRecord>,
-) -> Result<(), StoreError> {
-    let record = record.cloned().unwrap_or_else(|| LaneRecord::unused(lane));
+    record: LaneRecord,
+    verdict: WitnessVerdict,
+}
+
+async fn find_losses(core: &Core, lanes: &WitnessedLanes) -> Result<Vec<Finding>, StoreError> {
+    let mut findings = Vec::new();
     let Some(present) = core.history.present() else {
-        return Ok(()); // the first heartbeat comes before this
+        return Ok(findings); // the first heartbeat comes before this
     };
-    let token = record.lease.as_ref().map_or(Token(0), |lease| lease.token);
-    let verdict = seen.judge(present, token, record.batch_seq);
-    if verdict != WitnessVerdict::Lost || record.halted.is_some() {
+    let keys: Vec<LaneKey> = lanes.keys().copied().collect();
+    for chunk in keys.chunks(READ_CHUNK) {
+        let records = core.ports.store.lanes(chunk).await?;
+        let mut records: BTreeMap<LaneKey, LaneRecord> = records
+            .into_iter()
+            .map(|record| (record.key, record))
+            .collect();
+        for lane in chunk {
+            let seen = lanes[lane];
+            let record = records.remove(lane);
+            let record = record.unwrap_or_else(|| LaneRecord::unused(*lane));
+            let token = record.lease.as_ref().map_or(Token(0), |lease| lease.token);
+            let verdict = seen.judge(present, token, record.batch_seq);
+            if verdict != WitnessVerdict::NoOpinion {
+                findings.push(Finding {
+                    seen,
+                    record,
+                    verdict,
+                });
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Puts the store on another history, unless it came to one since the lanes were seen.
+async fn record_suspicion(core: &Core, findings: &[Finding]) -> Result<(), StoreError> {
+    let Some(mut present) = core.history.present() else {
+        return Ok(());
+    };
+    let is_news = |present: History| {
+        let mut seen = findings.iter().map(|finding| finding.seen.history);
+        seen.any(|seen| !present.is_later_than(seen))
+    };
+    while is_news(present) {
+        present = core.ports.store.suspect_loss(present).await?;
+        core.history.observe_history(present);
+        tracing::error!(%present, "the store is older than what this node has recorded of it: no lane takes work before it \
+             was compared with its chain");
+    }
+    Ok(())
+}
+
+async fn report_finding(core: &Core, finding: &Finding) -> Result<(), StoreError> {
+    let Finding {
+        seen,
+        record,
+        verdict,
+    } = finding;
+    let lane = record.key;
+    if *verdict != WitnessVerdict::Lost || record.halted.is_some() {
         return Ok(());
     }
     counter!("lanekeeper_witness_losses_total").increment(1);

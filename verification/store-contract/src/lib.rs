@@ -214,7 +214,9 @@ macro_rules! contract_tests {
                     after_failover_a_lane_is_unreconciled_until_marked
                     halted_lane_is_not_granted_until_the_loss_is_accepted
                     lane_made_by_queueing_is_unreconciled_after_failover
+                    lane_that_is_first_used_after_failover_is_unreconciled
                     mark_under_a_history_that_changed_again_writes_nothing
+                    suspected_loss_makes_every_lane_unreconciled_once
                     lane_with_fewer_commits_than_seen_is_halted_and_its_keeper_fenced
                     lane_that_is_missing_is_halted_where_commits_were_seen
                 ]

@@ -50,7 +50,7 @@ pub(super) struct GrantedLane {
     previous_keeper: Option<NodeName>,
     /// The store's history at the grant.
     pub(super) history: History,
-    is_reconciled: bool,
+    pub(super) is_reconciled: bool,
     pub(super) is_loss_accepted: bool,
 }
 
@@ -173,9 +173,9 @@ async fn read_lane(
             let why = "another node took the lane over while it was read";
             return Err(OpenError::Store(why.into()));
         };
-        let is_reconciled = granted.is_reconciled
-            && !core.history.is_token_backwards(lane, lease_grant.token)
-            && !reconcile::contradicts_memory(core, &image, granted.history);
+        reconcile::record_suspicion(core, &image, &granted).await?;
+        let is_reconciled =
+            granted.is_reconciled && !reconcile::contradicts_memory(core, &image, granted.history);
         let loss = match is_reconciled {
             true => LossSuspicion::None,
             false => reconcile::assess_loss(core, &image, &granted).await?,

@@ -66,10 +66,38 @@ pub(super) fn find_newer_knowledge(
 
 /// Whether this node has seen commits of the lane that the store does not have, or may not have.
 pub(super) fn contradicts_memory(core: &Core, image: &LaneImage, history: History) -> bool {
-    let seen = core.history.committed.get(image.key);
-    let verdict = seen.map(|seen| judge(&seen, image, history));
-    verdict.is_some_and(|verdict| verdict != WitnessVerdict::NoOpinion)
+    find_suspicious(core, image, history).is_some()
         || find_newer_knowledge(core, image, history).is_some()
+}
+
+fn find_suspicious(core: &Core, image: &LaneImage, history: History) -> Option<LaneWitness> {
+    let seen = core.history.committed.get(image.key)?;
+    (judge(&seen, image, history) != WitnessVerdict::NoOpinion).then_some(seen)
+}
+
+/// Makes it durable that commits are missing, where this node knows it and the store does not: every lane is unreconciled
+/// from then on, whichever node opens it and whatever becomes of this one. Such a lane is not opened before, because that
+/// replaces what this node has seen of it.
+pub(super) async fn record_suspicion(
+    core: &Core,
+    image: &LaneImage,
+    granted: &GrantedLane,
+) -> Result<(), OpenError> {
+    let (lane, history) = (image.key, granted.history);
+    let token = image.lease_grant.token;
+    let is_token_backwards = core.history.is_token_backwards(lane, token);
+    let is_news = |seen: &LaneWitness| !history.is_later_than(seen.history);
+    let proof = find_suspicious(core, image, history).filter(is_news);
+    let is_behind_memory =
+        is_token_backwards || find_newer_knowledge(core, image, history).is_some();
+    if proof.is_none() && !(granted.is_reconciled && is_behind_memory) {
+        return Ok(());
+    }
+    let present = core.ports.store.suspect_loss(history).await?;
+    core.history.observe_history(present);
+    let why = "the store is older than what this node has seen of the lane: it is opened again, and compared with its chain";
+    tracing::error!(%lane, %history, %present, why);
+    Err(OpenError::Store(why.to_owned()))
 }
 
 fn judge(seen: &LaneWitness, image: &LaneImage, history: History) -> WitnessVerdict {
@@ -85,8 +113,10 @@ pub(super) async fn assess_loss(
     granted: &GrantedLane,
 ) -> Result<LossSuspicion, OpenError> {
     let (lane, history) = (image.key, granted.history);
+    // An account's past is not that of a lane that never had a tx: nothing above its cursor proves a loss.
+    let chain_proves_nothing = granted.is_loss_accepted || image.next_nonce == Nonce(0);
     // What is lost after the acceptance needs another one.
-    if granted.is_loss_accepted && find_newer_knowledge(core, image, history).is_none() {
+    if chain_proves_nothing && find_newer_knowledge(core, image, history).is_none() {
         return Ok(LossSuspicion::Accepted);
     }
     let continues_anyway = core.config.on_timeline_change == OnTimelineChange::Continue;

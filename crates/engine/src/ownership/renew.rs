@@ -115,15 +115,18 @@ pub(crate) async fn send_heartbeat(core: &Core) -> Result<IncarnationStatus, Sto
     }
 }
 
-/// A standby was promoted, or a restore declared: the last commits may be lost. Every lane leaves memory, and is opened again
-/// only after it was compared with its chain.
+/// A standby was promoted, a restore declared, or a loss suspected: the last commits may be lost. Every lane that was opened
+/// before leaves memory, and is opened again only after it was compared with its chain.
 fn on_history_changed(core: &Arc<Core>) {
     counter!("lanekeeper_store_history_changes_total").increment(1);
     tracing::error!(
-        "the store's history changed (a standby was promoted, or a restore declared): every lane is compared with its chain \
-         before it takes work again"
+        "the store's history changed (a standby was promoted, a restore declared, or commits were found to be missing): every \
+         lane is compared with its chain before it takes work again"
     );
     for (lane, lease_grant) in core.leases.grants() {
+        if core.leases.history_of(lane, lease_grant) == core.history.present() {
+            continue; // it was opened since
+        }
         core.leases.forget_grant(lane, lease_grant);
         let notifier = Arc::clone(core);
         core.tasks.spawn("history changed", async move {

@@ -2,7 +2,7 @@
 //!
 //! Every critical write goes through [`Store::commit`], the gate. Unfenced are only [`Store::queue_requests`] (requests
 //! without nonce or event), [`Store::put_headers`] (facts about the chain), [`Store::heartbeat`],
-//! [`Store::halt_lost_lane`] and [`Store::accept_loss`], which let a lane stop and go on.
+//! [`Store::suspect_loss`], [`Store::halt_lost_lane`] and [`Store::accept_loss`], which let lanes stop and go on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub enum AcquireOutcome {
         /// The store's history, as of the grant.
         history: History,
         /// Whether that is still the history under which the lane was last reconciled. If not (a standby was promoted,
-        /// or a restore declared), its last commits may be lost: compare it with the chain, then
+        /// a restore declared, or a loss suspected), its last commits may be lost: compare it with the chain, then
         /// [`Store::mark_reconciled`] it.
         is_reconciled: bool,
         /// Whether an operator has accepted the loss under that history, and the lane is not reconciled since.
@@ -232,7 +232,7 @@ pub enum HeartbeatOutcome {
     Recorded {
         /// The cluster's nodes, each in its newest incarnation, by name.
         members: Vec<Member>,
-        /// The store's history: another one after a standby was promoted, or a restore declared.
+        /// The store's history: another one after a standby was promoted, a restore declared, or a loss suspected.
         history: History,
     },
     /// A newer incarnation has replaced this one: nothing was written, and this one must end.
@@ -348,6 +348,12 @@ pub trait Store: Send + Sync + 'static {
     /// Records that a lane has lost commits, and releases it: no node gets it, and nothing is queued for
     /// it, until an operator accepts the loss. `false`, and nothing changed, when the grant does not hold any more.
     async fn halt(&self, lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
+
+    /// Records that the store is older than what a node has seen of it: an undeclared restore. If it is still on this
+    /// history, another one begins, so that every lane is unreconciled; the counts and grants of lanes stay. Returns the
+    /// present history. It is another one than that in any case, so a repeat, or another node with the same finding,
+    /// changes nothing.
+    async fn suspect_loss(&self, history: History) -> Result<History, StoreError>;
 
     /// As [`Store::halt`], by a node that does not keep the lane and has seen `batch_seq` commits of it: where the store
     /// has fewer. The lane is created where it is missing; its present keeper is fenced by the new grant. Returns whether

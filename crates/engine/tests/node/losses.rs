@@ -11,13 +11,13 @@ use crate::support::{Cluster, RENEW, TAKEOVER, TestNode, lane, sleep, transfer};
 /// What the lost request pays.
 const LOST: U256 = U256::from_limbs([7, 0, 0, 0]);
 
-fn payment(request_id: &str) -> NewTx {
+pub(crate) fn payment(request_id: &str) -> NewTx {
     let mut request = transfer(1, request_id);
     request.payload.value = LOST;
     request
 }
 
-async fn mine_blocks(cluster: &Cluster, count: usize) {
+pub(crate) async fn mine_blocks(cluster: &Cluster, count: usize) {
     for _ in 0..count {
         cluster.chain.mine();
         sleep(Duration::from_millis(500)).await;
@@ -38,7 +38,7 @@ async fn after_a_loss(cluster: &Cluster) -> TestNode {
 }
 
 /// The tx of a request, once it has a nonce or needs a decision.
-async fn decided(cluster: &Cluster, keeper: &TestNode, request: NewTx) -> TxRecord {
+pub(crate) async fn decided(cluster: &Cluster, keeper: &TestNode, request: NewTx) -> TxRecord {
     let id = loop {
         match keeper.node.handle().create(request.clone()).await {
             Ok(accepted) => break accepted.record.tx.id,
@@ -109,4 +109,23 @@ async fn lost_request_that_comes_again_is_held_and_its_equal_is_paid() {
     let mined = cluster.chain.mined();
     let paid = mined.iter().filter(|tx| tx.envelope.value == LOST);
     assert_eq!(paid.count(), 2, "the lost one and its equal");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_request_is_held_in_a_lane_that_the_backup_does_not_have() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start("a").await;
+    cluster.store.stop_standby();
+    let lost = keeper.node.handle().create(payment("lost")).await;
+    assert_eq!(lost.unwrap().record.tx.nonce, Some(Nonce(0)));
+    sleep(Duration::from_secs(1)).await;
+    mine_blocks(&cluster, 20).await;
+    keeper.tasks.kill();
+    cluster.network.cut("a");
+    cluster.store.restore_backup();
+    let next = cluster.start("b").await;
+    let held = decided(&cluster, &next, payment("lost")).await;
+    assert_eq!((held.tx.state, held.tx.nonce), (TxState::Stuck, None));
+    let equal = decided(&cluster, &next, payment("equal")).await;
+    assert_eq!(equal.tx.nonce, Some(Nonce(1)), "one to one");
 }

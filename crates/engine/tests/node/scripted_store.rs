@@ -116,6 +116,14 @@ macro_rules! pass_on {
                 self.twin.regrant(lease_grant, grant).await
             }
 
+            async fn suspect_loss(&self, history: History) -> Result<History, StoreError> {
+                self.check_cut()?;
+                if self.script.fail_suspicions.load(Ordering::SeqCst) {
+                    return Err(StoreError::Unavailable("failed by the test".to_owned()));
+                }
+                self.twin.suspect_loss(history).await
+            }
+
             async fn find_requests(
                 &self,
                 requests: &[(LaneKey, RequestId)],

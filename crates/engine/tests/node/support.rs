@@ -46,6 +46,7 @@ pub(crate) struct StoreScript {
     /// Regrants wait while this is set.
     pub(crate) hold_regrants: AtomicBool,
     pub(crate) fail_renewals: AtomicBool,
+    pub(crate) fail_suspicions: AtomicBool,
     /// The response of the next commit that confirms a tx is lost.
     pub(crate) lose_confirmation: AtomicBool,
     /// How long it takes to read a tx, or a list of them.
@@ -116,7 +117,7 @@ impl Cluster {
         }
     }
 
-    fn disk(&self, name: &str) -> Arc<MemoryDisk> {
+    pub(crate) fn disk(&self, name: &str) -> Arc<MemoryDisk> {
         let mut disks = self.disks.lock().unwrap();
         Arc::clone(disks.entry(name.to_owned()).or_default())
     }

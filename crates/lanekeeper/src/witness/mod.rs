@@ -50,7 +50,10 @@ impl WitnessFile {
     pub(crate) fn open(dir: &Path, node: &NodeName) -> Result<Self, Failure> {
         let lock = lock_dir(dir)?;
         let found = match read_file(&dir.join(FILE)) {
-            Ok(None) => None,
+            Ok(None) => {
+                report_missing(dir);
+                None
+            }
             Ok(Some(text)) => recall(dir, node, &text)?,
             Err(error) => {
                 report_unread(dir, &error.to_string());
@@ -130,6 +133,12 @@ fn recall(dir: &Path, node: &NodeName, text: &str) -> Result<Option<WitnessedLan
             Ok(None)
         }
     }
+}
+
+/// Expected once, at the first start of a node.
+fn report_missing(dir: &Path) {
+    tracing::warn!(dir = %dir.display(), "node.stateDir has no witness file: a backup of the store that was restored before this \
+         start is noticed only when it is declared (`lanekeeper migrate --restored`)");
 }
 
 fn report_unread(dir: &Path, why: &str) {

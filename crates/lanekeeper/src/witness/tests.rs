@@ -19,6 +19,7 @@ fn lanes(count: u8) -> WitnessedLanes {
                 store: 0xab,
                 timeline: 1,
                 restores: 2,
+                suspicions: 0,
             },
             token: Token(3),
             batch_seq: 1_000_000_000 + u64::from(number),

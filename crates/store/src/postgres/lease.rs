@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::fault::{Fault, Result};
 use super::pool::{Db, Param};
 use super::rows::{history, lane_key, number, time};
-use crate::encoding::{bits, bound, stored};
+use crate::encoding::{Malformed, bits, bound, stored};
 
 /// Takes the lanes that may be taken; locked rows are skipped. Parameters: chains, signers, grants,
 /// requester, its incarnation, duration and skew in ms, alive, silent.
@@ -357,6 +357,23 @@ fn keeper_params<'a>(lease_grant: &'a LeaseGrant, token: &'a i64) -> [Param<'a>;
         (token as _, Type::INT8),
         (&lease_grant.grant.0 as _, Type::UUID),
     ]
+}
+
+/// Begins another history, unless the store is on another one already. Parameters: the history, its suspicions. The count is
+/// compared on the locked row, so that of several nodes with the same finding one begins it.
+const SUSPECT_LOSS: &str = "\
+UPDATE store_identity SET suspicions = suspicions + 1 \
+WHERE one AND suspicions = $2 AND lanekeeper_history() = $1";
+
+const HISTORY: &str = "SELECT lanekeeper_history()";
+
+pub(super) async fn suspect_loss(db: &Db, seen: History) -> Result<History> {
+    let (text, suspicions) = (seen.to_string(), stored(seen.suspicions)?);
+    let params = [(&text as _, Type::TEXT), (&suspicions as _, Type::INT8)];
+    db.writes.query(SUSPECT_LOSS, &params).await?;
+    let rows = db.writes.query(HISTORY, &[]).await?;
+    let row = rows.first().ok_or(Malformed("store_identity"))?;
+    history(row, 0)
 }
 
 /// Halts a lane that has fewer commits than a node has seen, whichever node keeps it. Parameters: chain, signer, commits,

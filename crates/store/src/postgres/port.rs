@@ -131,6 +131,10 @@ impl Store for PostgresStore {
         Ok(lease::halt(&self.db, lease_grant, reason).await?)
     }
 
+    async fn suspect_loss(&self, history: History) -> Result<History, StoreError> {
+        Ok(lease::suspect_loss(&self.db, history).await?)
+    }
+
     async fn halt_lost_lane(
         &self,
         lane: LaneKey,

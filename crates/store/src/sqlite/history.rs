@@ -1,4 +1,4 @@
-//! The store's history: which store it is, and how many restores of a backup were declared.
+//! The store's history: which store it is, how many restores of a backup were declared, and how many suspected.
 
 use domain::{History, LaneId, Timestamp};
 use rusqlite::{Connection, Row, TransactionBehavior, params};
@@ -9,7 +9,7 @@ use crate::encoding::{bound, from_bits};
 /// No other copy of an embedded store can be promoted: it stays on this timeline.
 const TIMELINE: u64 = 0;
 
-const CURRENT: &str = "SELECT store, restores FROM store_identity";
+const CURRENT: &str = "SELECT store, restores, suspicions FROM store_identity";
 
 /// The present one.
 pub(super) fn current(conn: &Connection) -> Result<History> {
@@ -21,6 +21,7 @@ fn read(row: &Row<'_>) -> Result<History, rusqlite::Error> {
         store: from_bits(row.get(0)?),
         timeline: TIMELINE,
         restores: from_bits(row.get(1)?),
+        suspicions: from_bits(row.get(2)?),
     })
 }
 
@@ -36,6 +37,15 @@ pub(super) fn is_reconciled(conn: &Connection, lane: LaneId, history: History) -
     const SQL: &str = "SELECT 1 FROM signer_lease WHERE lane_id = ?1 AND history = ?2";
     let params = params![lane.0, history.to_string()];
     Ok(conn.prepare_cached(SQL)?.exists(params)?)
+}
+
+/// Begins another history, unless the store is on another one already. Returns the present one.
+pub(super) fn suspect_loss(conn: &Connection, seen: History) -> Result<History> {
+    const SQL: &str = "UPDATE store_identity SET suspicions = suspicions + 1";
+    if current(conn)? == seen {
+        conn.prepare_cached(SQL)?.execute([])?;
+    }
+    current(conn)
 }
 
 /// Declares that a backup was restored: from now on every lane is unreconciled, and no grant and no cursor of the feed

@@ -15,7 +15,7 @@ use engine::ports::{
 
 use super::readers::Reader;
 use super::writer::JobFailure;
-use super::{SqliteStore, events, gate, headers, lanes, lease, nodes, queue, txs};
+use super::{SqliteStore, events, gate, headers, history, lanes, lease, nodes, queue, txs};
 use crate::commit_metrics::count_txs;
 
 #[async_trait]
@@ -194,6 +194,12 @@ impl Store for SqliteStore {
         let reason = reason.to_owned();
         self.writer()
             .write(0, move |conn, _now| lease::halt(conn, lease_grant, &reason))
+            .await
+    }
+
+    async fn suspect_loss(&self, history: History) -> Result<History, StoreError> {
+        self.writer()
+            .write(0, move |conn, _now| history::suspect_loss(conn, history))
             .await
     }
 

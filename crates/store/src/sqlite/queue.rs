@@ -15,7 +15,7 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
     const QUEUED: &str = "INSERT INTO queued_tx (lane_id, tx_id) VALUES (?1, ?2)";
     let mut insert = conn.prepare_cached(INSERT_TX)?;
     let mut queued_row = conn.prepare_cached(QUEUED)?;
-    let history = history::current(conn)?;
+    refuse_for_loss(conn, requests)?;
     let mut txs = Vec::with_capacity(requests.len());
     for queued in requests {
         let lane = create_lane(conn, queued.lane)?;
@@ -23,14 +23,6 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
         if let Some(known) = find(conn, lane, &queued.request.request_id)? {
             txs.push(known);
             continue;
-        }
-        if let Some(reason) = halted(conn, lane)? {
-            return Err(Fault::Halted(reason));
-        }
-        if !history::is_reconciled(conn, lane, history)? {
-            let why =
-                "the store's history changed, and the lane is not reconciled with its chain yet";
-            return Err(Fault::Unreconciled(why.into()));
         }
         let tx = queued.clone().into_tx();
         insert_tx(&mut insert, lane, &tx).map_err(|fault| match fault.is_duplicate() {
@@ -41,6 +33,29 @@ pub(super) fn queue(conn: &Connection, requests: &[QueuedRequest]) -> Result<Vec
         txs.push(tx);
     }
     Ok(txs)
+}
+
+/// A lane that has lost commits, or may have, must not accept a request again that was executed. One that does not exist
+/// yet takes it, so that a keeper finds the lane; it is compared with the chain before it allocates a nonce.
+fn refuse_for_loss(conn: &Connection, requests: &[QueuedRequest]) -> Result<()> {
+    let history = history::current(conn)?;
+    for queued in requests {
+        let Some(lane) = find_lane(conn, queued.lane)? else {
+            continue;
+        };
+        if find(conn, lane, &queued.request.request_id)?.is_some() {
+            continue;
+        }
+        if let Some(reason) = halted(conn, lane)? {
+            return Err(Fault::Halted(reason));
+        }
+        if !history::is_reconciled(conn, lane, history)? {
+            let why =
+                "the store's history changed, and the lane is not reconciled with its chain yet";
+            return Err(Fault::Unreconciled(why.into()));
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn find_requests(

@@ -8,7 +8,6 @@ use rusqlite::{CachedStatement, Connection, Params, Row, Statement, params};
 use uuid::Uuid;
 
 use super::fault::Result;
-use super::history;
 use crate::encoding::{
     Malformed, address, attempt_kind, attempt_kind_number, bits, fees_from_bytes, fees_to_bytes,
     from_bits, from_stored, gas, hash, inclusion_from_bytes, inclusion_to_bytes, seqs_from_bytes,
@@ -245,7 +244,8 @@ pub(super) fn find_lane(conn: &Connection, key: LaneKey) -> Result<Option<LaneId
     find_row(conn, SQL, key, lane_id)
 }
 
-/// The id of a lane; a new lane is created.
+/// The id of a lane; a new lane is created. It is reconciled in the history in which the store was created: in a later one
+/// it may be missing because commits were lost.
 pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId> {
     if let Some(lane) = find_lane(conn, key)? {
         return Ok(lane);
@@ -254,9 +254,9 @@ pub(super) fn create_lane(conn: &Connection, key: LaneKey) -> Result<LaneId> {
         conn.prepare_cached("INSERT INTO lane (chain_id, signer) VALUES (?1, ?2)")?;
     let id = statement.insert(params![bits(key.chain_id.0), key.signer.as_slice()])?;
     const LEASE: &str = "INSERT INTO signer_lease \
-         (lane_id, token, renew_seq, expires_at, updated_at, history) VALUES (?1, 0, 0, 0, 0, ?2)";
-    let history = history::current(conn)?.to_string();
-    conn.prepare_cached(LEASE)?.execute(params![id, history])?;
+         (lane_id, token, renew_seq, expires_at, updated_at, history) \
+         SELECT ?1, 0, 0, 0, 0, born FROM store_identity";
+    conn.prepare_cached(LEASE)?.execute([id])?;
     Ok(LaneId(id))
 }
 

@@ -45,6 +45,7 @@ pub(crate) const HISTORY: History = History {
     store: 0,
     timeline: 0,
     restores: 0,
+    suspicions: 0,
 };
 
 /// The values that a store's masks depend on.

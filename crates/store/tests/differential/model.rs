@@ -53,6 +53,8 @@ pub(crate) struct Model {
     /// The present incarnation of each node.
     pub(crate) incarnations: [u64; NODES.len()],
     pub(crate) marks: Vec<Mark>,
+    /// Whether the store has left the history in which it was created.
+    has_new_history: bool,
     names: u64,
 }
 
@@ -62,6 +64,7 @@ impl Model {
             lanes: std::array::from_fn(|_| Lane::default()),
             incarnations: [0; NODES.len()],
             marks: Vec::new(),
+            has_new_history: false,
             names: 0,
         }
     }
@@ -119,6 +122,7 @@ impl Model {
             Operation::ReadCall(read_call) => self.follow_read_call(read_call, answer),
             Operation::Incident(Incident::Advance(_)) => {}
             Operation::Incident(Incident::Promote) => {
+                self.has_new_history = true;
                 for lane in &mut self.lanes {
                     lane.is_reconciled = false;
                 }
@@ -217,9 +221,10 @@ impl Model {
     }
 
     fn make_lane(&mut self, key: LaneKey) -> &mut Lane {
+        let is_reconciled = !self.has_new_history;
         let lane = &mut self.lanes[universe::place_of(key)];
         if !lane.is_known {
-            (lane.is_known, lane.is_reconciled) = (true, true);
+            (lane.is_known, lane.is_reconciled) = (true, is_reconciled);
         }
         lane
     }

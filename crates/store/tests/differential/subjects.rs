@@ -242,6 +242,7 @@ impl Subject for Embedded {
              DELETE FROM signer_lease; DELETE FROM signer_nonce_cursor; DELETE FROM lane;
              DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM queued_tx;
              DELETE FROM lane_event; DELETE FROM chain_header; DELETE FROM node;
+             UPDATE store_identity SET restores = 0;
              COMMIT;";
         let eraser = self.eraser.get_mut().expect("nobody else has it");
         eraser.execute_batch(erase).expect("it is empty");
@@ -333,11 +334,11 @@ impl Subject for Cluster {
     async fn clear(&mut self) {
         const TRUNCATE: &str = "TRUNCATE lane, signer_lease, signer_nonce_cursor, managed_tx, tx_attempt, \
              queued_tx, lane_event, event_feed, lane_feed, chain_header, node RESTART IDENTITY; \
-             UPDATE feed_head SET position = 0, history = ''";
+             UPDATE feed_head SET position = 0, history = ''; UPDATE store_identity SET restores = 0";
         const DELETE: &str = "DELETE FROM lane; DELETE FROM signer_lease; DELETE FROM signer_nonce_cursor; \
              DELETE FROM managed_tx; DELETE FROM tx_attempt; DELETE FROM queued_tx; DELETE FROM lane_event; \
              DELETE FROM event_feed; DELETE FROM lane_feed; DELETE FROM chain_header; DELETE FROM node; \
-             UPDATE feed_head SET position = 0, history = ''";
+             UPDATE feed_head SET position = 0, history = ''; UPDATE store_identity SET restores = 0";
         let is_due = self.deletes >= DELETES_MAX;
         self.deletes = if is_due { 0 } else { self.deletes + 1 };
         self.exec(if is_due { TRUNCATE } else { DELETE }).await;

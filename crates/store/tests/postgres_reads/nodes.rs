@@ -27,9 +27,16 @@ impl World {
         match self.store.heartbeat(member).await.expect("heartbeat") {
             HeartbeatOutcome::Recorded { members, history } => {
                 let History {
-                    timeline, restores, ..
+                    store: _,
+                    timeline,
+                    restores,
+                    suspicions,
                 } = history;
-                assert_eq!((timeline, restores), (1, 0), "a new server's");
+                assert_eq!(
+                    (timeline, restores, suspicions),
+                    (1, 0, 0),
+                    "a new server's"
+                );
                 Some(members)
             }
             HeartbeatOutcome::Replaced => None,

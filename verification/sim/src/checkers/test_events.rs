@@ -151,6 +151,7 @@ pub(super) fn failed_over(lost: &[u128]) -> WorldEvent {
             store: 1,
             timeline: 2,
             restores: 0,
+            suspicions: 0,
         },
         lost: lost
             .iter()

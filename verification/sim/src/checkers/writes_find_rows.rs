@@ -72,6 +72,7 @@ mod tests {
                 store: 1,
                 timeline: 2,
                 restores: 0,
+                suspicions: 0,
             },
             lost: Vec::new(),
             damaged: Vec::new(),

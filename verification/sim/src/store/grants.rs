@@ -158,6 +158,14 @@ impl Rows {
         true
     }
 
+    /// Begins another history, unless the store is on another one already.
+    pub(super) fn suspect_loss(&mut self, seen: History) -> History {
+        if self.history == seen {
+            self.history.suspicions += 1;
+        }
+        self.history
+    }
+
     pub(super) fn halt_lost_lane(
         &mut self,
         key: LaneKey,

@@ -346,6 +346,10 @@ impl Store for MemoryStore {
         Ok(self.rows().halt(lease_grant, reason))
     }
 
+    async fn suspect_loss(&self, history: History) -> Result<History, StoreError> {
+        Ok(self.rows().suspect_loss(history))
+    }
+
     async fn halt_lost_lane(
         &self,
         lane: LaneKey,

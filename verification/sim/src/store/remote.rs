@@ -274,6 +274,10 @@ impl Store for RemoteStore {
         over_link!(self.halt(lease_grant, &reason))
     }
 
+    async fn suspect_loss(&self, history: History) -> Result<History, StoreError> {
+        at_once!(self.suspect_loss(history))
+    }
+
     async fn halt_lost_lane(
         &self,
         lane: LaneKey,

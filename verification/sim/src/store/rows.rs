@@ -17,6 +17,8 @@ use engine::ports::{Member, QueuedRequest};
 pub(super) struct Rows {
     /// Its timeline is incremented with every promotion of a standby.
     pub(super) history: History,
+    /// The history in which the store was created.
+    pub(super) born: History,
     /// By `LaneId - 1`.
     pub(super) lanes: Vec<LaneRow>,
     pub(super) lane_ids: BTreeMap<LaneKey, LaneId>,
@@ -102,12 +104,15 @@ impl TxRow {
 impl Rows {
     /// An empty store.
     pub(super) fn new() -> Self {
+        let born = History {
+            store: 1,
+            timeline: 1,
+            restores: 0,
+            suspicions: 0,
+        };
         Self {
-            history: History {
-                store: 1,
-                timeline: 1,
-                restores: 0,
-            },
+            history: born,
+            born,
             lanes: Vec::new(),
             lane_ids: BTreeMap::new(),
             tx_lanes: BTreeMap::new(),
@@ -141,7 +146,7 @@ impl Rows {
             .entry(key)
             .or_insert(LaneId(next.saturating_add(1)));
         if id.0 > next {
-            self.lanes.push(LaneRow::new(id, key, self.history));
+            self.lanes.push(LaneRow::new(id, key, self.born));
         }
         self.lane_mut(id).expect("every lane id has a row")
     }
@@ -225,9 +230,9 @@ impl Rows {
 }
 
 impl LaneRow {
-    /// A lane before its first grant. Its history is the present one: a request that was queued before a
-    /// failover may have been sent by a grant that the failover lost.
-    fn new(id: LaneId, key: LaneKey, history: History) -> Self {
+    /// A lane before its first grant. It is reconciled in the history in which the store was created: in a later one it may
+    /// be missing because commits were lost.
+    fn new(id: LaneId, key: LaneKey, born: History) -> Self {
         Self {
             id,
             key,
@@ -240,7 +245,7 @@ impl LaneRow {
             head: None,
             newest_final: None,
             batch_seq: 0,
-            reconciled_under: Some(history),
+            reconciled_under: Some(born),
             accepted_under: None,
             halted: None,
             paused: false,

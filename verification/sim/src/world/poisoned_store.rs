@@ -120,6 +120,7 @@ passes! {
     heartbeat(member: &Member) -> Result<HeartbeatOutcome, StoreError>;
     mark_reconciled(lease_grant: LeaseGrant, history: History) -> Result<bool, StoreError>;
     halt(lease_grant: LeaseGrant, reason: &str) -> Result<bool, StoreError>;
+    suspect_loss(history: History) -> Result<History, StoreError>;
     halt_lost_lane(lane: LaneKey, batch_seq: u64, grant: GrantId, reason: &str) -> Result<bool, StoreError>;
     accept_loss(lane: LaneKey) -> Result<bool, StoreError>;
     extend_feed(lanes: &[LaneId]) -> Result<(), StoreError>;

@@ -7,7 +7,7 @@ use proof::cluster::CHAIN_ID;
 use proof::{Outcome, ensure, eventually, random_address};
 
 use super::backup::StoreKind;
-use super::{Case, LANES, MINED, Notice, QUEUED, SENT, SIGNED, WHOLE, WITHIN, body};
+use super::{Case, LANES, MINED, NEW, Notice, QUEUED, SENT, SIGNED, WHOLE, WITHIN, body};
 
 /// Waits until every lane has either accepted a request or is halted; returns the reasons of the halted ones.
 pub(super) async fn settled_lanes(case: &Case) -> Outcome<BTreeMap<usize, String>> {
@@ -43,7 +43,7 @@ pub(super) fn require_named(case: &Case, reasons: &BTreeMap<usize, String>) -> O
     // A dump is loaded into another server: its nodes' witnesses have no opinion of that one.
     let is_same_store = case.backup.kind() != StoreKind::Dump;
     if case.notice == Notice::Witness && is_same_store {
-        for lane in [MINED, SENT, SIGNED, QUEUED] {
+        for lane in [MINED, SENT, SIGNED, QUEUED, NEW] {
             let reason = reasons.get(&lane).map_or("", String::as_str);
             ensure(
                 reason.contains("has seen"),

@@ -4,7 +4,8 @@
 //!
 //! Without a witness and without a declaration, a snapshot and a folder look like the store itself. What is promised then is
 //! less: nonces that the chain has and the store does not are attributed before anything is allocated, so nothing is paid
-//! twice; but no lane names a request that was accepted after the backup and never sent. Here its client repeats it.
+//! twice; but no lane names a request that was accepted after the backup and never sent. Here its client repeats it. And a
+//! lane that such a backup does not have at all looks like any new one: what it has paid is paid again if it is repeated.
 
 mod backup;
 mod checks;
@@ -32,7 +33,9 @@ const SIGNED: usize = 2;
 const QUEUED: usize = 3;
 /// Nothing.
 const WHOLE: usize = 4;
-const LANES: usize = 5;
+/// The backup does not have it: its first requests are mined after it.
+const NEW: usize = 5;
+const LANES: usize = 6;
 
 /// How a restore is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +170,9 @@ impl Case {
     async fn lose(&mut self) -> Outcome<()> {
         print_step("requests after the backup: mined, sent, signed");
         self.pay(&self.lost, MINED, "mined").await?;
+        if self.notice != Notice::Neither || self.backup.kind() == StoreKind::Dump {
+            self.pay(&self.lost, NEW, "first").await?;
+        }
         // An open lane signs without its chain.
         self.pay(&self.lost, SIGNED, "opened").await?;
         self.cluster.auditor(&self.lost).wait_until_idle().await?;

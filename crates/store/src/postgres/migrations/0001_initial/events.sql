@@ -54,13 +54,15 @@ CREATE TABLE store_identity (
   one        boolean PRIMARY KEY CHECK (one),
   database   bigint NOT NULL,         -- random: distinguishes the databases of one server
   restores   bigint NOT NULL,         -- how many restores of a backup were declared
+  suspicions bigint NOT NULL,         -- how often a node found the store older than what it had seen
+  born       text COLLATE "C" NOT NULL DEFAULT '', -- the history in which the store was created
   cursor_tag bytea  NOT NULL          -- part of every feed cursor: a cursor of another store, or of before a declared
                                       -- restore, is refused instead of skipping or repeating events
 );
 -- The first bytes of a version 4 uuid are random.
-INSERT INTO store_identity (one, database, restores, cursor_tag)
+INSERT INTO store_identity (one, database, restores, suspicions, cursor_tag)
 VALUES (true, ('x' || encode(substr(uuid_send(gen_random_uuid()), 1, 4) || substr(uuid_send(gen_random_uuid()), 1, 4), 'hex'))::bit(64)::bigint,
-  0, substr(uuid_send(gen_random_uuid()), 1, 4));
+  0, 0, substr(uuid_send(gen_random_uuid()), 1, 4));
 
 
 -- Every declared restore of a backup, for operators.

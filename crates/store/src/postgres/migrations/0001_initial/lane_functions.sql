@@ -9,14 +9,19 @@ CREATE FUNCTION lanekeeper_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 $$;
 
--- The store's history: another one after a standby was promoted, or a restore declared. Fails on a standby. (The timeline
--- in the control file is stale right after a promotion.) It reads a file: statements call it once, not once per row.
+-- The store's history: another one after a standby was promoted, a restore declared, or a loss suspected. Fails on a standby.
+-- (The timeline in the control file is stale right after a promotion.) It reads a file: statements call it once, not once
+-- per row.
 CREATE FUNCTION lanekeeper_history() RETURNS text LANGUAGE sql VOLATILE AS $$
   SELECT lpad(to_hex(server.system_identifier # store.database), 16, '0')
     || '.' || ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint
     || '.' || store.restores
+    || '.' || store.suspicions
   FROM store_identity AS store, pg_control_system() AS server
 $$;
+
+-- The history in which the store was created.
+UPDATE store_identity SET born = lanekeeper_history();
 
 -- Whether a tx in this state is unfinished.
 CREATE FUNCTION lanekeeper_is_open(state smallint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
@@ -31,7 +36,8 @@ CREATE FUNCTION lanekeeper_is_held(
     AND (expires_at + skew > lanekeeper_now() OR incarnation = ANY (alive))
 $$;
 
--- Creates the rows of new lanes. Each inner statement sees what others have committed meanwhile.
+-- Creates the rows of new lanes. Each inner statement sees what others have committed meanwhile. A lane is reconciled in
+-- the history in which the store was created: in a later one it may be missing because commits were lost.
 CREATE FUNCTION lanekeeper_create_lanes(chains bigint[], signers bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE
   SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -42,7 +48,7 @@ BEGIN
   ON CONFLICT (chain_id, signer) DO NOTHING;
 
   INSERT INTO signer_lease (lane_id, token, renew_seq, expires_at, updated_at, history)
-  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), (SELECT lanekeeper_history())
+  SELECT lane.lane_id, 0, 0, 0, lanekeeper_now(), (SELECT born FROM store_identity)
   FROM lane JOIN unnest(chains, signers) AS w(chain_id, signer) USING (chain_id, signer)
   ORDER BY lane.lane_id
   ON CONFLICT (lane_id) DO NOTHING;

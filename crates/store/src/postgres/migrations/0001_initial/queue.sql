@@ -17,15 +17,8 @@ CREATE FUNCTION lanekeeper_queue(
 #variable_conflict use_column
 DECLARE refused record;
 BEGIN
-  IF EXISTS (
-    SELECT FROM unnest(chains, signers) AS w(chain_id, signer)
-    LEFT JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer
-    WHERE lane.lane_id IS NULL
-  ) THEN
-    PERFORM lanekeeper_create_lanes(chains, signers);
-  END IF;
-
-  -- A lane that has lost commits, or may have, must not accept a request again that was executed.
+  -- A lane that has lost commits, or may have, must not accept a request again that was executed. One that does not exist
+  -- yet takes it, so that a keeper finds the lane; it is compared with the chain before it allocates a nonce.
   SELECT l.halted INTO refused
   FROM unnest(chains, signers, i_request) AS w(chain_id, signer, request_id)
   JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer
@@ -38,6 +31,14 @@ BEGIN
   ELSIF FOUND THEN
     RAISE EXCEPTION 'the database''s history changed, and the lane is not reconciled with its chain yet'
       USING ERRCODE = 'LK003';
+  END IF;
+
+  IF EXISTS (
+    SELECT FROM unnest(chains, signers) AS w(chain_id, signer)
+    LEFT JOIN lane ON lane.chain_id = w.chain_id AND lane.signer = w.signer
+    WHERE lane.lane_id IS NULL
+  ) THEN
+    PERFORM lanekeeper_create_lanes(chains, signers);
   END IF;
 
   WITH new AS (

@@ -30,10 +30,13 @@ CREATE TABLE store_identity (
   one        INTEGER PRIMARY KEY CHECK (one = 1),
   store      INTEGER NOT NULL,        -- random
   restores   INTEGER NOT NULL,        -- how many restores of a backup were declared
+  suspicions INTEGER NOT NULL,        -- how often a node found the store older than what it had seen
+  born       TEXT    NOT NULL DEFAULT '', -- the history in which the store was created
   cursor_tag BLOB    NOT NULL         -- part of every feed cursor: a cursor of another store, or of before a declared
                                       -- restore, is refused instead of skipping or repeating events
 ) STRICT;
-INSERT INTO store_identity (one, store, restores, cursor_tag) VALUES (1, random(), 0, randomblob(4));
+INSERT INTO store_identity (one, store, restores, suspicions, cursor_tag) VALUES (1, random(), 0, 0, randomblob(4));
+UPDATE store_identity SET born = printf('%016x.0.0.0', store);
 
 
 -- Every declared restore of a backup, for operators.
