@@ -4,7 +4,8 @@
 //! A lost commit may have sent a request that is still queued, or whose row is gone and that its client sends again.
 //! Such a transaction is recorded as a row ([`unrecorded`](super::unrecorded)) and accounts for one equal request, which is
 //! held. Above the cursor it proves a loss: the lane halts until an operator accepts that. A nonce whose transaction no two
-//! endpoints show stays unknown, and nothing is allocated until they do.
+//! endpoints show stays unknown, and nothing is allocated until they do. A nonce that a tx holds is searched as well as long as
+//! no receipt shows that this tx consumed it: a lost commit may have ended the tx and allocated its nonce again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -319,8 +320,8 @@ impl Lane {
         let unknown = loss.unknown_below(self.chain.latest());
         let detail = match (loss.unattributed(), unknown) {
             (Some(nonce), Some(_)) => format!(
-                "nonce {nonce} is consumed, and no two endpoints (or the only one) show by which transaction: add an \
-                 endpoint that has the blocks since then"
+                "nonce {nonce} is consumed, and no two endpoints (or the only one) show by which transaction: add endpoints \
+                 that have the account's states since then (archive nodes), or configure one such endpoint alone"
             ),
             (_, Some((lowest, highest))) => format!(
                 "nonces {lowest} to {highest} are consumed by transactions that the store does not know; they are read \
