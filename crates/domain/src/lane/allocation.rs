@@ -163,15 +163,16 @@ impl Lane {
     fn allocate_nonce(&mut self, tx: &mut Tx, now: Timestamp) -> Nonce {
         self.contest_used_gaps();
         let nonce = match self.ledger.take_smallest_gap() {
-            Some(gap) => gap,
+            Some(gap) => {
+                self.reconciliation.hold_unknown(gap);
+                gap
+            }
             None => {
                 let nonce = self.ledger.cursor();
                 self.ledger.advance_cursor();
                 nonce
             }
         };
-        // Also above the cursor: a wrong answer of the chain, or a reorg, may have made it look consumed.
-        self.reconciliation.remove_unknown(nonce);
         tx.nonce = Some(nonce);
         tx.transition(TxState::Allocated, SubState::Waiting, now);
         nonce

@@ -4,15 +4,18 @@
 //! A lost commit may have sent a request that is still queued, or whose row is gone and that its client sends again.
 //! Such a transaction is recorded as a row ([`unrecorded`](super::unrecorded)) and accounts for one equal request, which is
 //! held. Above the cursor it proves a loss: the lane halts until an operator accepts that. A nonce whose transaction no two
-//! endpoints show stays unknown, and nothing is allocated until they do.
+//! endpoints show stays unknown, and nothing is allocated until they do. A nonce that a tx holds is searched as well as long as
+//! no receipt shows that this tx consumed it: a lost commit may have ended the tx and allocated its nonce again.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::window::gaps;
 use crate::{B256, EventKind, Nonce, SubState, Tx};
 
 use super::foreign_use::foreign_final_height;
 use super::possible_loss::{PossibleLoss, SECOND_ANSWER_AFTER};
+use super::slots::Slot;
 use super::unrecorded::{UNRECORDED_MAX, new_row};
 use super::{ConsumedNonce, Effect, EndpointNonces, Lane, MinedTransaction, StepContext};
 
@@ -29,6 +32,7 @@ impl Lane {
     pub fn with_possible_loss(mut self, is_accepted: bool) -> Self {
         let cursor = self.ledger.cursor();
         let mut unknown = BTreeSet::new();
+        let mut unsigned = Vec::new();
         let mut is_too_large = false;
         if let Some(stored) = &self.reconciliation.stored {
             // Nonces below the first one of the store are the account's past as well.
@@ -42,12 +46,15 @@ impl Lane {
                 Some(unheld) if !self.is_reserving() => {
                     let is_new = |nonce: &Nonce| !self.reconciliation.unrecorded.contains(*nonce);
                     unknown = unheld.into_iter().filter(is_new).collect();
+                    let sent = self.slots.iter().map(|(nonce, _)| nonce.0);
+                    unsigned = without(&stored.held, sent);
                 }
                 Some(_) => {}
                 None => is_too_large = true,
             }
         }
         let mut loss = PossibleLoss::new(cursor, unknown, is_accepted);
+        loss.set_unsigned(unsigned);
         if is_too_large {
             loss.mark_too_large();
         }
@@ -82,21 +89,58 @@ impl Lane {
         self.holds.halted = None;
         if !is_reserving {
             let above = (from.0..latest.0).map(Nonce);
+            loss.drop_unknown_from(cursor.max(latest));
             loss.add_unknown(
                 above.filter(|nonce| !self.reconciliation.unrecorded.contains(*nonce)),
             );
         }
         let used = latest.max(pending);
+        self.note_unproven_below(used);
+        let is_shown = self.is_own_use_shown(latest);
+        let Some(loss) = self.reconciliation.loss.as_mut() else {
+            return;
+        };
         let is_pending_unknown = used > cursor.max(latest);
-        if is_pending_unknown || loss.unknown_below(used).is_some() {
+        let is_unproven = !is_reserving && loss.unproven_below(used).is_some();
+        if is_pending_unknown || is_unproven || loss.unknown_below(used).is_some() {
             loss.reopen();
-        } else if nonces.is_complete() && loss.note_clean_answer(cx.now) {
+        } else if nonces.is_complete() && is_shown && loss.note_clean_answer(cx.now) {
             self.conclude_search(latest, cx);
         }
         if self.reconciliation.is_searching() {
             self.chain.needs_quorum = true;
         }
         self.query_consumers(cx);
+    }
+
+    /// A tx that has sent nothing does not explain what is consumed or pending at its nonce: a lost commit may have ended
+    /// it, and allocated its nonce again.
+    fn note_unproven_below(&mut self, used: Nonce) {
+        let Some(loss) = self.reconciliation.loss.as_mut() else {
+            return;
+        };
+        let is_waiting = |nonce: Nonce| match self.slots.get(nonce) {
+            Some(slot) => !slot.is_mined(),
+            None => !self.paging.is_before_backlog(nonce),
+        };
+        let is_unsent = |nonce: &Nonce| match self.slots.get(*nonce) {
+            Some(slot) => !slot.is_mined() && slot.attempts().is_empty(),
+            None => !self.paging.is_before_backlog(*nonce),
+        };
+        let unsigned = loss.take_unsigned_below(used, UNRECORDED_MAX);
+        loss.add_unproven(unsigned.into_iter().filter(is_unsent));
+        loss.retain_unproven(is_waiting);
+    }
+
+    /// Whether receipts show that our attempts consumed the nonces of our txs below this one, and no node reports another
+    /// transaction at one above: a lost commit may have replaced them.
+    fn is_own_use_shown(&self, latest: Nonce) -> bool {
+        let backlog = self.paging.backlog_from();
+        let has_backlog_below = backlog.is_some_and(|from| from < latest);
+        let mut unmined = self.slots.unmined(..);
+        let is_unshown =
+            |(nonce, slot): (Nonce, &Slot)| nonce < latest || slot.history.is_foreign_pending;
+        self.is_reserving() || !(has_backlog_below || unmined.any(is_unshown))
     }
 
     /// Two answers agree that every consumed nonce is known.
@@ -129,7 +173,8 @@ impl Lane {
     /// not: the store may have known that a foreign one stood there.
     fn describe_loss(&self, latest: Nonce) -> Option<String> {
         let cursor = self.ledger.cursor();
-        if latest <= cursor {
+        // An account may have a past of its own before its lane's first tx.
+        if latest <= cursor || cursor == Nonce(0) {
             return None;
         }
         let last = latest.0.saturating_sub(1);
@@ -275,8 +320,8 @@ impl Lane {
         let unknown = loss.unknown_below(self.chain.latest());
         let detail = match (loss.unattributed(), unknown) {
             (Some(nonce), Some(_)) => format!(
-                "nonce {nonce} is consumed, and no two endpoints (or the only one) show by which transaction: add an \
-                 endpoint that has the blocks since then"
+                "nonce {nonce} is consumed, and no two endpoints (or the only one) show by which transaction: add endpoints \
+                 that have the account's states since then (archive nodes), or configure one such endpoint alone"
             ),
             (_, Some((lowest, highest))) => format!(
                 "nonces {lowest} to {highest} are consumed by transactions that the store does not know; they are read \
@@ -290,6 +335,25 @@ impl Lane {
     }
 }
 
+/// These runs without the nonces in `taken`, which ascend.
+fn without(runs: &[Range<u64>], taken: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut taken = taken.peekable();
+    for run in runs {
+        let mut start = run.start;
+        while let Some(nonce) = taken.next_if(|nonce| *nonce < run.end) {
+            if start < nonce {
+                left.push(start..nonce);
+            }
+            start = start.max(nonce.saturating_add(1));
+        }
+        if start < run.end {
+            left.push(start..run.end);
+        }
+    }
+    left
+}
+
 /// A list in parentheses with a few names; empty for none.
 fn listed(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<String> = names.collect();
@@ -299,5 +363,19 @@ fn listed(names: impl Iterator<Item = String>) -> String {
         (true, _) => String::new(),
         (false, 0) => format!(" ({})", names.join(", ")),
         (false, more) => format!(" ({} and {more} more)", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_lose_what_is_taken_from_them() {
+        let runs = [2..5, 7..8, 10..13];
+        let left = |taken: &[u64]| without(&runs, taken.iter().copied());
+        assert_eq!(left(&[]), runs);
+        assert_eq!(left(&[2, 4, 7, 11]), [3..4, 10..11, 12..13]);
+        assert_eq!(left(&[0, 6, 12, 20]), [2..5, 7..8, 10..12]);
     }
 }

@@ -67,7 +67,7 @@ impl Lane {
     ) -> Option<EndpointNonces> {
         if self.reconciliation.loss.is_some() {
             self.chain.claim = None;
-            return Some(nonces); // the search for lost commits reads it: the nonces may be the lane's own
+            return Some(self.without_outvoted_claim(nonces));
         }
         let halted_before = self.holds.halted.take();
         let (rule, cursor) = (self.rules.nonce.chain_query, self.ledger.cursor());
@@ -107,6 +107,22 @@ impl Lane {
             self.search_consumer(claims.first.latest, cx);
         }
         None
+    }
+
+    /// While commits may be lost, what any endpoint reports counts, because the nonces may be the lane's own. One that is
+    /// wrong would stop the lane as long as it is: of three, what two contradict counts until its block would be final.
+    fn without_outvoted_claim(&mut self, nonces: EndpointNonces) -> EndpointNonces {
+        let (Some(view), Some(loss)) = (&self.chain.view, &mut self.reconciliation.loss) else {
+            return nonces;
+        };
+        let Some(tip) = view.headers.tip() else {
+            return nonces;
+        };
+        let final_height = foreign_final_height(self.rules.confirmations.finality, view);
+        match loss.is_outvoted(&nonces, tip.number, final_height) {
+            true => nonces.capped(nonces.confirmed()),
+            false => nonces,
+        }
     }
 
     /// The only endpoint claims that something is pending above the cursor: no block can prove that. It is credible

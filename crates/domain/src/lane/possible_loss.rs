@@ -1,13 +1,15 @@
 //! What is not known of a lane whose store may have lost commits, and how far the search for them is.
 //!
-//! Invariants: a nonce leaves `unknown` only when the transaction that consumed it is recorded, or when this keeper
-//! allocates it (then its tx shows what consumes it). Nothing is settled while a consumed nonce is unknown, and an answer
-//! that is not clean ends what was settled.
+//! Invariants: a nonce below the cursor leaves `unknown` only when the transaction that consumed it is recorded, or when
+//! this keeper allocates it. Then it is `unproven` until its tx is mined: a lost transaction may wait in a pool there and be
+//! mined in its place. Nothing is settled while a nonce of either kind is consumed or pending, and an answer that is not
+//! clean ends what was settled.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::{AccountNonces, EndpointNonces};
 use crate::{Nonce, Timestamp};
 
 /// Two clean answers this far apart settle a search: an endpoint may be behind, or a transaction between two mempools.
@@ -25,7 +27,13 @@ pub(super) struct PossibleLoss {
     pub(super) is_accepted: bool,
     /// Nonces that no tx of the store holds, and whose consumer is not known: a lost commit may have allocated them.
     unknown: BTreeSet<Nonce>,
-    /// Whether there are more of them than a lane records.
+    /// Nonces that a tx of the store holds, and at which a lost transaction may be mined in place of it.
+    unproven: BTreeSet<Nonce>,
+    /// Nonces that txs without an attempt held at load, as far as the chain has shown nothing there yet.
+    unsigned: Vec<Range<u64>>,
+    /// A report of one endpoint that two others contradict.
+    lone_claim: Option<LoneClaim>,
+    /// Whether there are more unknown nonces than a lane records.
     is_too_large: bool,
     /// The lowest unknown nonce, where endpoints with its block do not show what consumed it.
     unattributed: Option<Nonce>,
@@ -54,11 +62,19 @@ struct ConsumerQuery {
     not_before: Timestamp,
 }
 
+/// What one endpoint of three reports, above what the two others do.
+#[derive(Clone, Copy, Debug)]
+struct LoneClaim {
+    claimed: AccountNonces,
+    /// The height of the tip when it was first seen.
+    first_seen: u64,
+}
+
 impl PossibleLoss {
     /// Unless the loss is accepted, the cursor agreed with the chain when the lane was opened: one clean answer settles
-    /// then.
+    /// then. (A cursor of a lane that never had a tx is not compared.)
     pub(super) fn new(cursor_at_load: Nonce, unknown: BTreeSet<Nonce>, is_accepted: bool) -> Self {
-        let state = match is_accepted {
+        let state = match is_accepted || cursor_at_load == Nonce(0) {
             true => SearchState::Open,
             false => SearchState::Clean {
                 since: Timestamp(0),
@@ -68,6 +84,9 @@ impl PossibleLoss {
             cursor_at_load,
             is_accepted,
             unknown,
+            unproven: BTreeSet::new(),
+            unsigned: Vec::new(),
+            lone_claim: None,
             is_too_large: false,
             unattributed: None,
             state,
@@ -122,9 +141,82 @@ impl PossibleLoss {
         }
     }
 
-    /// Its consumer is recorded, or this keeper allocates it.
+    /// Its consumer is recorded.
     pub(super) fn remove_unknown(&mut self, nonce: Nonce) -> bool {
         self.unknown.remove(&nonce)
+    }
+
+    /// Nonces from this one on are neither consumed nor held: an answer that showed them as consumed was wrong, or a reorg
+    /// took them.
+    pub(super) fn drop_unknown_from(&mut self, nonce: Nonce) {
+        self.unknown.split_off(&nonce);
+    }
+
+    /// This keeper allocates a nonce that was unheld at some time: it is proven when its tx is mined.
+    pub(super) fn hold_unknown(&mut self, nonce: Nonce) {
+        self.unknown.remove(&nonce);
+        self.unproven.insert(nonce);
+    }
+
+    pub(super) fn set_unsigned(&mut self, held: Vec<Range<u64>>) {
+        self.unsigned = held;
+    }
+
+    /// Takes the nonces of unsigned txs below this one, at most so many.
+    pub(super) fn take_unsigned_below(&mut self, used: Nonce, most: usize) -> Vec<Nonce> {
+        let mut taken = Vec::new();
+        while let Some(run) = self.unsigned.first_mut()
+            && taken.len() < most
+        {
+            if run.is_empty() {
+                self.unsigned.remove(0);
+                continue;
+            }
+            if run.start >= used.0 {
+                break;
+            }
+            taken.push(Nonce(run.start));
+            run.start = run.start.saturating_add(1);
+        }
+        taken
+    }
+
+    /// Something is consumed or pending at these nonces, which txs of the store hold that have sent nothing.
+    pub(super) fn add_unproven(&mut self, nonces: impl IntoIterator<Item = Nonce>) {
+        self.unproven.extend(nonces);
+    }
+
+    /// Keeps the nonces at which a tx is still waiting to be mined. (One that gave its nonce up made it unknown.)
+    pub(super) fn retain_unproven(&mut self, is_waiting: impl Fn(Nonce) -> bool) {
+        self.unproven.retain(|nonce| is_waiting(*nonce));
+    }
+
+    /// The lowest nonce below this one at which a lost transaction may be mined in place of the tx that holds it.
+    pub(super) fn unproven_below(&self, used: Nonce) -> Option<Nonce> {
+        self.unproven.range(..used).next().copied()
+    }
+
+    /// Compares what one endpoint claims with what two of three confirm. Whether it does not count: the two others
+    /// contradict it although the block that was the newest at its first sight is final.
+    pub(super) fn is_outvoted(
+        &mut self,
+        nonces: &EndpointNonces,
+        tip: u64,
+        final_height: Option<u64>,
+    ) -> bool {
+        let (claimed, confirmed) = (nonces.highest(), nonces.confirmed());
+        let was_right = |claim: &mut LoneClaim| {
+            claim.claimed.latest <= confirmed.latest && claim.claimed.pending <= confirmed.pending
+        };
+        self.lone_claim.take_if(was_right);
+        if nonces.third.is_none() || claimed == confirmed {
+            return false;
+        }
+        let claim = self.lone_claim.get_or_insert(LoneClaim {
+            claimed,
+            first_seen: tip,
+        });
+        final_height.is_some_and(|height| height >= claim.first_seen)
     }
 
     /// An answer of the chain shows something that is not known.
@@ -203,6 +295,7 @@ impl PossibleLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lane::Agreement;
 
     fn loss(unknown: &[u64]) -> PossibleLoss {
         let unknown = unknown.iter().copied().map(Nonce).collect();
@@ -238,6 +331,34 @@ mod tests {
         assert_eq!(loss.next_query(Nonce(9), 21, now), None, "retried later");
         let later = now.plus(QUERY_RETRY_AFTER);
         assert_eq!(loss.next_query(Nonce(9), 21, later), Some(3..6));
+    }
+
+    #[test]
+    fn claim_of_one_endpoint_counts_until_its_block_would_be_final() {
+        let nonces = |nonce: u64| AccountNonces {
+            latest: Nonce(nonce),
+            pending: Nonce(nonce),
+        };
+        let mut reported = EndpointNonces::new(nonces(9), Some(nonces(3)), Agreement::Quorum);
+        let mut loss = loss(&[]);
+        assert!(!loss.is_outvoted(&reported, 20, Some(8)), "one against one");
+        reported.third = Some(nonces(3));
+        assert!(!loss.is_outvoted(&reported, 20, Some(8)));
+        assert!(!loss.is_outvoted(&reported, 31, Some(19)));
+        assert!(loss.is_outvoted(&reported, 32, Some(20)));
+        let agreed = EndpointNonces::new(nonces(9), Some(nonces(9)), Agreement::Quorum);
+        assert!(!loss.is_outvoted(&agreed, 33, Some(21)), "it was right");
+        assert!(!loss.is_outvoted(&reported, 34, Some(22)), "another claim");
+    }
+
+    #[test]
+    fn unsigned_nonces_are_taken_once_and_as_far_as_they_are_used() {
+        let mut loss = loss(&[]);
+        loss.set_unsigned(vec![3..6, 8..9]);
+        assert_eq!(loss.take_unsigned_below(Nonce(5), 9), [Nonce(3), Nonce(4)]);
+        assert_eq!(loss.take_unsigned_below(Nonce(9), 1), [Nonce(5)]);
+        assert_eq!(loss.take_unsigned_below(Nonce(9), 9), [Nonce(8)]);
+        assert_eq!(loss.take_unsigned_below(Nonce(9), 9), []);
     }
 
     #[test]

@@ -65,10 +65,17 @@ impl Reconciliation {
         self.loss.as_ref().is_some_and(|loss| !loss.is_settled())
     }
 
-    /// This keeper allocates a nonce: its tx shows what consumes it.
-    pub(super) fn remove_unknown(&mut self, nonce: Nonce) {
+    /// This keeper allocates a gap: its tx shows what consumes it once it is mined.
+    pub(super) fn hold_unknown(&mut self, nonce: Nonce) {
         if let Some(loss) = &mut self.loss {
-            loss.remove_unknown(nonce);
+            loss.hold_unknown(nonce);
+        }
+    }
+
+    /// A tx gave up a nonce at which it sent nothing: a lost commit may have done the same, and allocated it again.
+    pub(super) fn add_unknown(&mut self, nonce: Nonce) {
+        if let Some(loss) = &mut self.loss {
+            loss.add_unknown([nonce]);
         }
     }
 

@@ -123,6 +123,7 @@ impl Lane {
         };
         self.release_funds(nonce, &slot);
         self.ledger.free(nonce);
+        self.reconciliation.add_unknown(nonce);
         slot.tx.nonce = None;
         self.journal
             .end_failed(slot.tx, SubState::SigningFailed, reason, cx);
@@ -155,7 +156,7 @@ impl Lane {
     /// A no-op at a nonce that no tx holds, so that the txs behind it can be mined.
     fn fill_gap(&mut self, gap: Nonce, filler: TxId, cx: &mut StepContext) {
         self.ledger.take_gap(gap);
-        self.reconciliation.remove_unknown(gap);
+        self.reconciliation.hold_unknown(gap);
         let payload = Payload::transfer(self.key.signer, U256::ZERO);
         let request = AdmittedRequest {
             id: filler,

@@ -155,7 +155,12 @@ async fn describe_lost_commits(
             last_known.next_nonce,
         ));
     }
-    match highest_chain_nonce(core, image).await {
+    // An account may have a past of its own before its lane's first tx: the lane itself finds out what is whose.
+    let used = match image.next_nonce {
+        Nonce(0) => Ok(Nonce(0)),
+        _ => confirmed_chain_nonce(core, image).await,
+    };
+    match used {
         Ok(used) if used > image.next_nonce => parts.push(format!(
             "the chain has transactions at nonces {} to {} that the store does not know",
             image.next_nonce,
@@ -202,9 +207,10 @@ async fn lost_requests(
     Ok(format!(", among them requests {named}{and_more}"))
 }
 
-/// One above the account's highest nonce on the chain or in a mempool. Queried twice, a moment apart: an endpoint may
-/// be behind, or a transaction between two mempools.
-async fn highest_chain_nonce(core: &Core, image: &LaneImage) -> Result<Nonce, OpenError> {
+/// One above the account's highest nonce on the chain or in a mempool, as two endpoints report it (or the only one): one
+/// that is wrong must not halt the lane, and what only one has seen the lane itself waits for. Queried twice, a moment
+/// apart: an endpoint may be behind, or a transaction between two mempools.
+async fn confirmed_chain_nonce(core: &Core, image: &LaneImage) -> Result<Nonce, OpenError> {
     let query = async {
         let first = query_chain_nonce(core, image).await;
         core.ports.clock.sleep(SECOND_QUERY_AFTER).await;
@@ -230,7 +236,7 @@ async fn query_chain_nonce(core: &Core, image: &LaneImage) -> Nonce {
         // endpoint may have seen what the first has not.
         let pending = chain.account_nonces(image.key.signer, ChainQuery::Pending, Quorum::Two);
         match pending.await {
-            Ok(nonces) => return nonces.highest().pending.max(nonces.highest().latest),
+            Ok(nonces) => return nonces.confirmed().pending.max(nonces.confirmed().latest),
             Err(error) => {
                 tracing::warn!(lane = %image.key, %error, "the account's nonce could not be read from the chain; retrying");
                 core.back_off(&mut tries).await;

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use domain::{Nonce, TxState, U256};
+use domain::lane::AdmittedRequest;
+use domain::{Nonce, RequestId, TxId, TxState, U256};
 use engine::node::{NewTx, Refusal};
-use engine::ports::{Store as _, TxRecord};
+use engine::ports::{QueuedRequest, Store as _, TxRecord};
+use sim::chain::ForeignRoute;
+use sim::clock::EPOCH;
+use uuid::Uuid;
 
-use crate::support::{Cluster, RENEW, TAKEOVER, TestNode, lane, sleep, transfer};
+use crate::support::{Cluster, RENEW, TAKEOVER, TestNode, account, lane, sleep, transfer};
 
 /// What the lost request pays.
 const LOST: U256 = U256::from_limbs([7, 0, 0, 0]);
@@ -128,4 +132,62 @@ async fn lost_request_is_held_in_a_lane_that_the_backup_does_not_have() {
     assert_eq!((held.tx.state, held.tx.nonce), (TxState::Stuck, None));
     let equal = decided(&cluster, &next, payment("equal")).await;
     assert_eq!(equal.tx.nonce, Some(Nonce(1)), "one to one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoint_that_two_others_contradict_does_not_halt_a_lane_after_a_promotion() {
+    let cluster = Cluster::with_endpoints(3);
+    let keeper = cluster.start_warm("a").await;
+    sleep(Duration::from_secs(1)).await;
+    cluster.chain.gossip(|| true);
+    cluster.chain.set_producer(1);
+    let only_here = ForeignRoute::Pool(0);
+    let foreign = cluster
+        .chain
+        .submit_foreign_tx(account(1), "alone", 2_000_000_000, only_here);
+    let foreign = foreign.expect("it is accepted");
+    assert_eq!(foreign.envelope.nonce, Nonce(1));
+    cluster.store.fail_over();
+    sleep(RENEW * 2).await;
+    let next = loop {
+        match keeper.node.handle().create(payment("next")).await {
+            Ok(accepted) => break accepted.record.tx.id,
+            Err(Refusal::Halted(why)) => panic!("{why}"),
+            Err(_) => sleep(Duration::from_millis(500)).await,
+        }
+    };
+    for _ in 0..60 {
+        // No other endpoint ever sees it, and it is not mined.
+        cluster.chain.mine_if(|tx| tx.hash != foreign.hash);
+        sleep(Duration::from_millis(500)).await;
+    }
+    let next = cluster.store.tx(next).await.unwrap().unwrap();
+    assert_eq!(next.tx.nonce, Some(Nonce(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lane_without_any_tx_on_a_used_account_is_not_halted_by_a_restore() {
+    let cluster = Cluster::new();
+    let past =
+        cluster
+            .chain
+            .submit_foreign_tx(account(1), "past", 2_000_000_000, ForeignRoute::Private);
+    assert!(past.is_some());
+    cluster.chain.mine();
+    let queued = QueuedRequest {
+        lane: lane(1),
+        request: AdmittedRequest {
+            id: TxId(Uuid::from_u128(1)),
+            request_id: RequestId::parse("queued").unwrap(),
+            fingerprint: payment("queued").payload.fingerprint(),
+            payload: payment("queued").payload,
+            gas: 21_000,
+        },
+        at: EPOCH,
+    };
+    cluster.store.queue_requests(vec![queued]).await.unwrap();
+    cluster.store.declare_restore();
+    let keeper = cluster.start("a").await;
+    let queued = decided(&cluster, &keeper, payment("queued")).await;
+    assert_eq!(queued.tx.nonce, Some(Nonce(1)));
 }

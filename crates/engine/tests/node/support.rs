@@ -88,6 +88,8 @@ pub(crate) struct Cluster {
     disks: Mutex<BTreeMap<String, Arc<MemoryDisk>>>,
     /// How many nodes were started; each has its own randomness.
     started: AtomicU64,
+    /// How many endpoints the chain has.
+    endpoints: usize,
 }
 
 pub(crate) struct TestNode {
@@ -104,6 +106,14 @@ impl Cluster {
         Self::with_chain(MemoryChain::new(CHAIN))
     }
 
+    /// The same with so many endpoints.
+    pub(crate) fn with_endpoints(count: usize) -> Self {
+        Self {
+            endpoints: count,
+            ..Self::with_chain(MemoryChain::new(CHAIN).with_endpoints(count))
+        }
+    }
+
     pub(crate) fn with_chain(chain: MemoryChain) -> Self {
         let clock = SimClock::new(7);
         let store_clock: Arc<dyn Clock> = Arc::new(clock.clone());
@@ -114,6 +124,7 @@ impl Cluster {
             clock,
             disks: Mutex::default(),
             started: AtomicU64::new(100),
+            endpoints: 1,
         }
     }
 
@@ -134,8 +145,9 @@ impl Cluster {
         let script = Arc::new(StoreScript::default());
         let seed = self.started.fetch_add(1, Ordering::SeqCst);
         let clock = self.clock.machine(Duration::ZERO, Rng::new(seed));
-        let link = Link::new(Rng::new(seed), LinkFaults::NONE);
-        let chain = RemoteChain::new(self.chain.clone(), link, Staleness::NONE);
+        let link = |_| Link::new(Rng::new(seed), LinkFaults::NONE);
+        let links = (0..self.endpoints).map(link).collect();
+        let chain = RemoteChain::with_links(self.chain.clone(), links, Staleness::NONE);
         let ports = Ports {
             store: Arc::new(ScriptedStore::new(self.store.clone(), Arc::clone(&script))),
             chains: vec![Arc::new(chain.clone())],

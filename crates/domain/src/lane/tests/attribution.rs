@@ -2,8 +2,10 @@
 
 use super::rules;
 use super::store::Store;
-use super::world::{World, agreed};
-use crate::lane::{AccountNonces, FOREIGN_FINALITY_DEPTH_MIN, Input, UNRECORDED_PREFIX};
+use super::world::{Job, World, agreed, answered};
+use crate::lane::{
+    AccountNonces, Agreement, EndpointNonces, FOREIGN_FINALITY_DEPTH_MIN, Input, UNRECORDED_PREFIX,
+};
 use crate::{Nonce, SubState, Tx, TxId, TxState};
 
 /// Two txs are in the store; the second is queued. Returns the store from before the second gets its nonce.
@@ -224,4 +226,184 @@ fn nonce_that_seemed_consumed_is_our_own_once_it_is_allocated() {
     assert_eq!(unrecorded(&world), Vec::<&Tx>::new());
     let mined = &world.store.rows[&queued];
     assert!(!mined.is_open() && mined.inclusion.is_some());
+}
+
+fn nonces(latest: u64, pending: u64) -> AccountNonces {
+    AccountNonces {
+        latest: Nonce(latest),
+        pending: Nonce(pending),
+    }
+}
+
+/// The signer refuses for good what it is to sign.
+fn refuse_signatures(world: &mut World) {
+    world.deliver_all_but(|job| matches!(job, Job::Sign(_)));
+    world.answer_all(7, |job| matches!(job, Job::Sign(_)));
+    world.deliver_all_but(|job| matches!(job, Job::Sign(_)));
+}
+
+/// A lost commit has sent this tx at nonce 0, in place of what is pending there.
+fn send_lost(world: &mut World, lost: TxId) {
+    world.chain.pool.remove(&Nonce(0));
+    assert!(world.chain.use_elsewhere(0));
+    let payload = world.draft.rows[&lost].request.payload.clone();
+    let hash = world.chain.pool[&Nonce(0)];
+    world.chain.payloads.insert(hash, payload);
+}
+
+fn mine_lost(world: &mut World) {
+    for _ in 0..FOREIGN_FINALITY_DEPTH_MIN + 2 {
+        world.chain.mine(1);
+    }
+}
+
+/// The first tx has a nonce and no signature, the second is queued. Commits that are lost afterwards end the first one and
+/// send the second at its nonce.
+fn backup_with_an_unsigned_tx() -> (World, Store, TxId) {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.deliver_all_but(|job| matches!(job, Job::Sign(_)));
+    let queued = world.queue_elsewhere();
+    let backup = world.store.clone();
+    send_lost(&mut world, queued);
+    (world, backup, queued)
+}
+
+#[test]
+fn nonce_of_an_unsigned_tx_that_is_consumed_holds_the_request_it_paid() {
+    let (mut world, backup, queued) = backup_with_an_unsigned_tx();
+    mine_lost(&mut world);
+    world.restore(backup, true);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
+    assert_eq!(unrecorded(&world)[0].state, TxState::FailedFinal);
+    let next = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&next].nonce, Some(Nonce(1)));
+}
+
+#[test]
+fn nonce_that_a_tx_frees_unsigned_after_a_loss_is_searched_as_well() {
+    let (mut world, backup, queued) = backup_with_an_unsigned_tx();
+    mine_lost(&mut world);
+    world.restore(backup, true);
+    refuse_signatures(&mut world);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
+    let next = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&next].nonce, Some(Nonce(1)));
+}
+
+#[test]
+fn nothing_is_allocated_while_something_is_pending_where_a_tx_has_sent_nothing() {
+    let (mut world, backup, queued) = backup_with_an_unsigned_tx();
+    world.restore(backup, true);
+    for _ in 0..10 {
+        world.tick(1_000);
+        world.deliver_all_but(|job| matches!(job, Job::Sign(_)));
+    }
+    assert_eq!(world.store.rows[&queued].state, TxState::Created, "not yet");
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 6);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
+}
+
+#[test]
+fn nothing_is_allocated_while_the_nonce_of_a_sent_tx_is_consumed_without_a_receipt() {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.deliver_all();
+    let queued = world.queue_elsewhere();
+    let backup = world.store.clone();
+    send_lost(&mut world, queued);
+    world.chain.mine(1);
+    world.restore(backup, true);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Created, "not yet");
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 4);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
+}
+
+/// Seconds in which endpoints report this and nothing is mined.
+fn report(world: &mut World, seconds: u64, reported: EndpointNonces) {
+    let is_query = |job: &Job| matches!(job, Job::QueryNonces(_));
+    for _ in 0..seconds {
+        world.tick(1_000);
+        world.deliver_all_but(is_query);
+        if let Some(index) = world.jobs.iter().position(is_query) {
+            world.jobs.remove(index);
+            world.input(answered(reported));
+        }
+        world.deliver_all_but(is_query);
+    }
+}
+
+#[test]
+fn filler_does_not_end_the_search_for_what_may_be_pending_at_its_nonce() {
+    let mut world = World::ready(rules());
+    let failed = world.accept();
+    world.accept();
+    world.answer_all(
+        7,
+        |job| matches!(job, Job::Sign(unsigned) if unsigned.tx_id == failed),
+    );
+    world.deliver_all();
+    let backup = world.store.clone();
+    assert_eq!(world.lane.gaps(), [Nonce(0)]);
+    // A lost commit sends this one at the gap, to an endpoint that does not answer now.
+    let lost = world.accept();
+    world.restore(backup, true);
+    let living = EndpointNonces::new(nonces(0, 0), None, Agreement::Living);
+    report(&mut world, 30, living);
+    let is_filler = |tx: &&Tx| tx.request.request_id.as_str().contains("filler");
+    let fillers = world.store.rows.values().filter(is_filler).count();
+    assert_eq!(fillers, 1, "the txs behind the gap do not wait");
+    let again = world.accept_like(lost);
+    send_lost(&mut world, again);
+    report(
+        &mut world,
+        10,
+        EndpointNonces::new(nonces(0, 2), None, Agreement::Quorum),
+    );
+    assert_eq!(world.store.rows[&again].nonce, None);
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 6);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&again].state, TxState::Stuck);
+}
+
+#[test]
+fn endpoint_that_two_others_contradict_does_not_stop_the_lane_for_ever() {
+    let (mut world, backup, queued) = backup_with_a_queued_tx();
+    world.restore(backup, false);
+    let mut reported = EndpointNonces::new(nonces(9, 9), Some(nonces(1, 1)), Agreement::Quorum);
+    reported.third = reported.second;
+    world.chain.mine(1);
+    report(&mut world, 10, reported);
+    assert_eq!(world.store.rows[&queued].nonce, None, "it may be right");
+    for _ in 0..FOREIGN_FINALITY_DEPTH_MIN + 2 {
+        world.mine(0, true);
+        report(&mut world, 2, reported);
+    }
+    report(&mut world, 10, reported);
+    assert_eq!(world.store.rows[&queued].nonce, Some(Nonce(1)));
+    assert_eq!(world.halted, None);
+}
+
+#[test]
+fn past_of_an_account_whose_lane_has_no_tx_does_not_halt_it() {
+    let mut world = World::new(rules(), Nonce(0));
+    for _ in 0..3 {
+        world.chain.use_elsewhere(0);
+        world.chain.mine(1);
+    }
+    world.chain.show_foreign();
+    world.restore(world.store.clone(), false);
+    blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 4);
+    settle(&mut world);
+    assert_eq!(world.halted, None);
+    let first = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&first].nonce, Some(Nonce(3)));
 }

@@ -281,6 +281,7 @@ impl World {
     pub(super) fn restore(&mut self, backup: Store, is_accepted: bool) {
         self.store = backup;
         self.is_reconciled = false;
+        self.chain.seen.clear(); // a lost commit may have sent another tx at a nonce
         self.crash();
         self.lane = self.lane.clone().with_possible_loss(is_accepted);
     }
