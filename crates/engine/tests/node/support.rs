@@ -50,6 +50,9 @@ pub(crate) struct StoreScript {
     pub(crate) lose_confirmation: AtomicBool,
     /// How long a list of txs takes.
     pub(crate) list_time: Mutex<Duration>,
+    /// How many look-ups by request id run, and the most that ran at once.
+    pub(crate) lookups: AtomicU64,
+    pub(crate) lookups_max: AtomicU64,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,
