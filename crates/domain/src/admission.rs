@@ -39,7 +39,9 @@ pub enum AdmissionError {
         limit: u64,
     },
     /// Every node refuses it.
-    #[error("gas {gas} is below the {least} that this payload costs at least")]
+    #[error(
+        "gas {gas} is below the {least} that this payload costs at least: raise it, or leave it out to have it estimated"
+    )]
     GasTooLow {
         /// What the request may use.
         gas: u64,
@@ -109,6 +111,26 @@ pub fn check_fees(
     Ok(())
 }
 
+/// Checks that a request's gas limit covers what the payload costs before it runs, as far as it is known of the chain
+/// (which estimates this gas for a no-op): what an older chain would accept is not refused.
+pub fn check_gas(
+    chain: ChainId,
+    no_op_gas: Option<u64>,
+    (payload, gas): (&Payload, u64),
+) -> Result<(), AdmissionError> {
+    // Nodes add a margin to what they estimate, and the cost of data on another chain moves.
+    let excess = no_op_gas.unwrap_or(0).saturating_sub(TRANSFER_GAS) / 2;
+    let of_data = match has_prague_rules(chain) {
+        true => payload.intrinsic_gas(),
+        false => payload.intrinsic_gas_min(),
+    };
+    let least = of_data.max(payload.intrinsic_gas_min().saturating_add(excess));
+    match gas < least {
+        true => Err(AdmissionError::GasTooLow { gas, least }),
+        false => Ok(()),
+    }
+}
+
 /// Checks that the chain can execute a request with this gas limit, as far as its newest head shows. A tx that no block
 /// can include would hold up every tx behind it.
 pub fn check_execution(
@@ -122,10 +144,7 @@ pub fn check_execution(
     if let Some(limit) = limit.filter(|limit| gas > *limit) {
         return Err(AdmissionError::GasAboveLimit { chain, gas, limit });
     }
-    let least = payload.intrinsic_gas_min();
-    if gas < least {
-        return Err(AdmissionError::GasTooLow { gas, least });
-    }
+    check_gas(chain, quote.no_op_gas, (payload, gas))?;
     if quote.base_fee.is_none() && names_1559_fees(payload) {
         return Err(AdmissionError::LegacyOnly(chain));
     }
@@ -178,12 +197,19 @@ pub fn check_balance(funds: AccountFunds, needed: U256) -> Result<(), AdmissionE
     })))
 }
 
+/// The networks of Ethereum: mainnet, Sepolia, Hoodi.
+const ETHEREUM: [ChainId; 3] = [ChainId(1), ChainId(11_155_111), ChainId(560_048)];
+
 /// The limit per transaction of EIP-7825 on the networks of Ethereum that have it.
 #[must_use]
 pub fn tx_gas_cap(chain: ChainId) -> Option<u64> {
     const EIP_7825_GAS_CAP: u64 = 1 << 24;
-    const ETHEREUM: [u64; 3] = [1, 11_155_111, 560_048];
-    ETHEREUM.contains(&chain.0).then_some(EIP_7825_GAS_CAP)
+    ETHEREUM.contains(&chain).then_some(EIP_7825_GAS_CAP)
+}
+
+/// Whether the chain is known to charge init code by the word (EIP-3860) and to have the floor of EIP-7623 for calldata.
+fn has_prague_rules(chain: ChainId) -> bool {
+    ETHEREUM.contains(&chain)
 }
 
 fn names_1559_fees(payload: &Payload) -> bool {
@@ -337,6 +363,36 @@ mod tests {
         assert_eq!(refused, Err(AdmissionError::GasTooLow { gas, least }));
         assert_eq!(tx_gas_cap(ChainId(1)), Some(16_777_216));
         assert_eq!(tx_gas_cap(CHAIN), None);
+    }
+
+    #[test]
+    fn least_gas_is_that_of_the_chain() {
+        let mut call = payload();
+        call.data = vec![0xff; 1_000].into();
+        let check = |chain: u64, no_op_gas: Option<u64>, gas: u64| {
+            check_gas(ChainId(chain), no_op_gas, (&call, gas))
+        };
+        let refused = |gas, least| Err(AdmissionError::GasTooLow { gas, least });
+        // 16 gas per byte; the floor of EIP-7623 only where the chain is known to have it.
+        assert_eq!(check(7, None, 36_999), refused(36_999, 37_000));
+        assert_eq!(check(7, None, 37_000), Ok(()));
+        assert_eq!(check(1, None, 60_999), refused(60_999, 61_000));
+        assert_eq!(check(1, None, 61_000), Ok(()));
+        // A chain whose no-op costs more demands more of everything else, too.
+        assert_eq!(check(7, Some(21_000), 37_000), Ok(()));
+        assert_eq!(check(7, Some(121_000), 86_999), refused(86_999, 87_000));
+        assert_eq!(check(7, Some(121_000), 87_000), Ok(()));
+        assert_eq!(
+            check(1, Some(25_000), 61_000),
+            Ok(()),
+            "the floor covers it"
+        );
+        let quote = FeeQuote {
+            no_op_gas: Some(121_000),
+            ..QUOTE
+        };
+        let checked = execution(&payload(), 70_999, quote);
+        assert_eq!(checked, refused(70_999, 71_000));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What an attempt offers to pay: quotes, limits and bumps. Integer arithmetic, rounded up.
 
-use crate::{Payload, TxType};
+use crate::{Payload, TxType, admission};
 
 /// The present price of gas, in wei per gas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,10 +11,26 @@ pub struct FeeQuote {
     pub tip: u128,
     /// The most gas of one block, where the chain says so.
     pub block_gas_limit: Option<u64>,
-    /// The gas of a transfer of nothing, where the chain estimates it: some demand more than 21,000.
+    /// The gas of a transfer of nothing, as the chain estimates it: some demand more than 21,000.
     pub no_op_gas: Option<u64>,
     /// The highest base fee plus tip of recent blocks, where they are known.
     pub recent_max: Option<u128>,
+}
+
+/// What is added to the estimate for a no-op where it is not the fixed amount of Ethereum: there it includes the cost of
+/// data on another chain, which moves.
+const NO_OP_MARGIN_PERCENT: u64 = 150;
+/// Far above what any chain demands: a wrong estimate must not make a no-op unaffordable.
+const NO_OP_GAS_MAX: u64 = 5_000_000;
+
+impl FeeQuote {
+    /// The gas limit of a no-op.
+    #[must_use]
+    pub fn no_op_gas_limit(&self) -> u64 {
+        let estimated = self.no_op_gas.unwrap_or(0);
+        let limit = admission::gas_limit(estimated, NO_OP_MARGIN_PERCENT);
+        limit.clamp(admission::TRANSFER_GAS, NO_OP_GAS_MAX)
+    }
 }
 
 /// A chain's limits for what we offer.
@@ -22,7 +38,7 @@ pub struct FeeQuote {
 pub struct FeeRules {
     /// Type 0 envelopes only.
     pub legacy: bool,
-    /// Never offer less than this.
+    /// Never offer less than this, as a tip either where the chain quotes it: nodes with a minimum compare it with the tip.
     pub floor: u128,
     /// Never offer more than this; `None` for [`DEFAULT_CAP_FACTOR`] times the highest recent price.
     pub cap: Option<u128>,
@@ -76,7 +92,8 @@ impl FeeRules {
 
     /// The fees for a payload: its own where it names them, the chain's quote where it does not.
     ///
-    /// The quoted cap leaves room for the base fee to double, which takes six full blocks in a row.
+    /// The quoted cap leaves room for the base fee to double, which takes six full blocks in a row. A legacy price is paid in
+    /// full and leaves less.
     #[must_use]
     pub fn fees(&self, payload: &Payload, quote: FeeQuote) -> Fees {
         let legacy = self.legacy
@@ -85,14 +102,15 @@ impl FeeRules {
             || payload.tx_type == Some(TxType::Legacy);
         let base = quote.base_fee.unwrap_or(0);
         if legacy {
-            let quoted = self.clamp(base.saturating_mul(2).saturating_add(quote.tip), quote);
+            let quoted = self.clamp(legacy_price(quote), quote);
             // A head without a base fee, of one endpoint or for a moment, must not raise what the request may pay.
             let limit = payload.fee_limit().unwrap_or(u128::MAX);
             return Fees::Legacy {
                 gas_price: payload.gas_price.unwrap_or(quoted.min(limit)),
             };
         }
-        let tip = payload.max_priority_fee_per_gas.unwrap_or(quote.tip);
+        let quoted_tip = self.clamp(quote.tip, quote);
+        let tip = payload.max_priority_fee_per_gas.unwrap_or(quoted_tip);
         let quoted = self.clamp(base.saturating_mul(2).saturating_add(tip), quote);
         let max_fee = payload.max_fee_per_gas.unwrap_or(quoted);
         Fees::Eip1559 {
@@ -138,9 +156,9 @@ impl Fees {
         };
         match *self {
             Self::Legacy { gas_price } => {
-                let quoted = base.saturating_mul(2).saturating_add(quote.tip);
+                let least = least(gas_price)?;
                 Some(Self::Legacy {
-                    gas_price: least(gas_price)?.max(quoted).min(cap),
+                    gas_price: least.max(legacy_price(quote)).min(cap),
                 })
             }
             Self::Eip1559 {
@@ -158,6 +176,14 @@ impl Fees {
             }
         }
     }
+}
+
+/// What a type 0 envelope offers. All of it is paid, so that it leaves room for one full block only, and little more; bumps
+/// raise it where that was too little.
+fn legacy_price(quote: FeeQuote) -> u128 {
+    let base = quote.base_fee.unwrap_or(0);
+    let room = base.div_ceil(4);
+    base.saturating_add(room).saturating_add(quote.tip)
 }
 
 /// `wei` raised by `percent`, rounded up, and by at least 1 wei: a tip of 0 must rise too.
@@ -230,6 +256,84 @@ mod tests {
         };
         let offered = floor.fees(&transfer, lie).max_per_gas();
         assert_eq!(offered, 300 * GWEI, "nodes refuse less than the floor");
+    }
+
+    #[test]
+    fn legacy_price_has_a_small_margin_because_it_is_paid_in_full() {
+        let quote = FeeQuote {
+            base_fee: Some(100 * GWEI),
+            tip: 2 * GWEI,
+            block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: None,
+        };
+        let legacy_chain = FeeRules {
+            legacy: true,
+            ..FeeRules::OPEN
+        };
+        let mut legacy = Payload::transfer(Address::ZERO, U256::ZERO);
+        let price = |gwei: u128| Fees::Legacy {
+            gas_price: gwei * GWEI,
+        };
+        assert_eq!(legacy_chain.fees(&legacy, quote), price(127));
+        legacy.tx_type = Some(TxType::Legacy);
+        let offered = FeeRules::OPEN.fees(&legacy, quote);
+        assert_eq!(offered, price(127));
+        // A replacement must offer a tenth more all the same.
+        let bumped = offered.bump(0, quote, u128::MAX);
+        let gas_price = 127 * GWEI * 11 / 10;
+        assert_eq!(bumped, Some(Fees::Legacy { gas_price }));
+        assert_eq!(price(100).bump(0, quote, u128::MAX), Some(price(127)));
+    }
+
+    #[test]
+    fn quoted_tip_keeps_the_floor_and_the_cap() {
+        let quote = FeeQuote {
+            base_fee: Some(GWEI),
+            tip: 1,
+            block_gas_limit: None,
+            no_op_gas: None,
+            recent_max: Some(2 * GWEI),
+        };
+        let floor = FeeRules {
+            floor: 25 * GWEI,
+            ..FeeRules::OPEN
+        };
+        let tip = |rules: FeeRules, payload: &Payload, quote| {
+            let fields = fields(rules.fees(payload, quote));
+            fields.last().copied()
+        };
+        let mut payload = Payload::transfer(Address::ZERO, U256::ZERO);
+        assert_eq!(tip(floor, &payload, quote), Some(25 * GWEI));
+        let lie = FeeQuote {
+            tip: 3_000 * GWEI,
+            ..quote
+        };
+        payload.max_fee_per_gas = Some(5_000 * GWEI);
+        assert_eq!(tip(FeeRules::OPEN, &payload, lie), Some(20 * GWEI));
+        payload.max_priority_fee_per_gas = Some(30 * GWEI);
+        assert_eq!(tip(FeeRules::OPEN, &payload, lie), Some(30 * GWEI), "named");
+        payload.max_priority_fee_per_gas = Some(1);
+        assert_eq!(tip(floor, &payload, quote), Some(1), "named");
+    }
+
+    #[test]
+    fn no_op_has_a_margin_and_a_bound() {
+        let limit = |no_op_gas| {
+            let quote = FeeQuote {
+                base_fee: None,
+                tip: 1,
+                block_gas_limit: None,
+                no_op_gas,
+                recent_max: None,
+            };
+            quote.no_op_gas_limit()
+        };
+        assert_eq!(limit(None), 21_000);
+        assert_eq!(limit(Some(20_000)), 21_000);
+        assert_eq!(limit(Some(21_000)), 21_000);
+        assert_eq!(limit(Some(100_000)), 150_000);
+        assert_eq!(limit(Some(u64::MAX)), 5_000_000);
     }
 
     #[test]

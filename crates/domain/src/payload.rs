@@ -136,8 +136,8 @@ impl Payload {
         others.saturating_mul(4).saturating_add(zeros)
     }
 
-    /// The least gas that any node demands for this payload (Prague rules: calldata at 4 and 16
-    /// gas, the floor of EIP-7623, creation and init code words).
+    /// The least gas that nodes of a chain with the rules of Prague demand for this payload: also the floor of EIP-7623,
+    /// and init code by the word.
     #[must_use]
     pub fn intrinsic_gas(&self) -> u64 {
         let len = u64::try_from(self.data.len()).unwrap_or(u64::MAX);

@@ -79,6 +79,8 @@ pub(crate) struct LaneRegistry {
     pub(crate) opener: mpsc::Sender<LaneKey>,
     /// Until when the hash of every mark is looked up first: a mark failed a while ago.
     pub(crate) check_mark_hashes_until: Mutex<Option<MonotonicTime>>,
+    /// Bounds how many requests are looked up at once.
+    pub(crate) lookups: Semaphore,
 }
 
 pub(crate) struct LaneEntry {

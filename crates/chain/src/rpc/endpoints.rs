@@ -167,13 +167,14 @@ impl Endpoints {
     }
 
     /// The results of two endpoints, where two return one: something that one of them may report wrongly.
-    pub(super) async fn read_two<'a, T>(
+    pub(super) async fn query_two<'a, T>(
         &'a self,
+        kind: CallKind,
         query: impl Fn(&'a Endpoint) -> BoxFuture<'a, Result<T, Failure>> + Send,
     ) -> Result<(T, Option<T>), ChainError> {
         let mut failures = Vec::new();
         let mut first: Option<T> = None;
-        for turn in self.turns() {
+        for turn in self.turns_for(kind) {
             if first.is_some() && turn.rank > Rank::Slow {
                 break;
             }

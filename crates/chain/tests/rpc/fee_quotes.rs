@@ -130,6 +130,114 @@ async fn lower_tip_of_two_endpoints_counts() {
 }
 
 #[tokio::test]
+async fn tip_that_lies_for_long_does_not_raise_the_default_cap() {
+    const HONEST: &str = "0x77359400"; // 2 gwei
+    const LIE: &str = "0x82f79cd9000"; // 9,000 gwei
+    let head = Arc::new(AtomicU64::new(100));
+    let (number, lies) = (head.clone(), Arc::new(AtomicBool::new(false)));
+    let switch = lies.clone();
+    let fake = FakeNode::start_at(&head, move |method, params| match method {
+        "eth_feeHistory" => {
+            let tip = if switch.load(Ordering::SeqCst) {
+                LIE
+            } else {
+                HONEST
+            };
+            Some(FakeReply::Result(json!({ "reward": [[tip]] })))
+        }
+        "eth_getBlockByNumber" if params[0] == "latest" => {
+            let mut latest = block(number.load(Ordering::SeqCst));
+            latest["baseFeePerGas"] = json!("0x3b9aca00"); // 1 gwei
+            Some(FakeReply::Result(latest))
+        }
+        _ => None,
+    })
+    .await;
+    let chain = fake.chain();
+    let quote = async || {
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        let quote = chain.fee_quote(&head).await.unwrap();
+        (quote.tip, quote.recent_max)
+    };
+    let recent_max = Some(3_000_000_000);
+    assert_eq!(quote().await, (2_000_000_000, recent_max));
+    lies.store(true, Ordering::SeqCst);
+    for _ in 0..4 {
+        advance_time(Duration::from_secs(16)).await;
+        head.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(quote().await, (20_000_000_000, recent_max));
+    }
+    assert!(
+        fake.count("eth_feeHistory") > 5,
+        "the tip was queried again"
+    );
+}
+
+/// A node with this highest base fee in the past, and this estimate for a no-op. A zero is an error.
+async fn node_with_past(base_fee: &'static str, no_op_gas: &Arc<AtomicU64>) -> FakeNode {
+    let no_op_gas = Arc::clone(no_op_gas);
+    FakeNode::start(move |method, params| match method {
+        "eth_feeHistory" if params[2] == json!([]) => {
+            FakeReply::Result(json!({ "baseFeePerGas": ["0x1", base_fee, "0x2"] }))
+        }
+        "eth_feeHistory" => FakeReply::Result(json!({ "reward": [["0x3"]] })),
+        "eth_getBlockByNumber" => {
+            let mut latest = block(3);
+            latest["baseFeePerGas"] = json!("0x7");
+            FakeReply::Result(latest)
+        }
+        "eth_estimateGas" => match no_op_gas.load(Ordering::SeqCst) {
+            0 => FakeReply::Error(-32000, "not now"),
+            gas => FakeReply::Result(json!(format!("{gas:#x}"))),
+        },
+        _ => FakeReply::Error(-32601, "method not found"),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn lower_past_and_lower_no_op_of_two_endpoints_count() {
+    let gas = |gas| Arc::new(AtomicU64::new(gas));
+    let lying = node_with_past("0xffffffffff", &gas(u64::MAX)).await;
+    let honest = node_with_past("0x64", &gas(100_000)).await;
+    for urls in [[lying.url(), honest.url()], [honest.url(), lying.url()]] {
+        let chain = chain_of(urls.to_vec());
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        let quote = chain.fee_quote(&head).await.unwrap();
+        assert_eq!(quote.recent_max, Some(103));
+        assert_eq!(quote.no_op_gas, Some(100_000));
+    }
+    // One that shows nothing leaves it to the other.
+    let silent = node_with_past("0x0", &gas(0)).await;
+    let empty = node(Some(json!([["0x3"]])), Some("0x7"), None).await;
+    for url in [silent.url(), empty.url()] {
+        let chain = chain_of(vec![url, honest.url()]);
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        let quote = chain.fee_quote(&head).await.unwrap();
+        assert_eq!(quote.no_op_gas, Some(100_000));
+    }
+}
+
+#[tokio::test]
+async fn gas_of_a_no_op_stays_known_while_no_endpoint_estimates_it() {
+    let gas = Arc::new(AtomicU64::new(0));
+    let fake = node_with_past("0x1", &gas).await;
+    let chain = fake.chain();
+    let no_op_gas = async || {
+        advance_time(Duration::from_secs(16)).await;
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        chain.fee_quote(&head).await.unwrap().no_op_gas
+    };
+    assert_eq!(no_op_gas().await, None);
+    gas.store(100_000, Ordering::SeqCst);
+    assert_eq!(no_op_gas().await, Some(100_000));
+    gas.store(0, Ordering::SeqCst);
+    assert_eq!(no_op_gas().await, Some(100_000));
+    gas.store(90_000, Ordering::SeqCst);
+    assert_eq!(no_op_gas().await, Some(90_000));
+}
+
+#[tokio::test]
 async fn base_fee_comes_from_the_followed_block() {
     let fake = FakeNode::start(|method, params| match method {
         "eth_getBlockByHash" | "eth_getBlockByNumber" => {

@@ -220,8 +220,7 @@ impl Lane {
     /// The gas of a no-op.
     fn no_op_gas(&self) -> u64 {
         let view = self.chain.view.as_ref();
-        let estimated = view.and_then(|view| view.fee.no_op_gas);
-        estimated.unwrap_or(0).max(TRANSFER_GAS)
+        view.map_or(TRANSFER_GAS, |view| view.fee.no_op_gas_limit())
     }
 }
 

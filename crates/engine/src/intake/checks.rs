@@ -2,6 +2,7 @@
 
 use domain::admission::{self, AdmissionError};
 use domain::{Payload, TxId};
+use tokio::sync::SemaphorePermit;
 
 use crate::core::Core;
 use crate::node::{AcceptedTx, NewTx, Refusal, Simulate};
@@ -23,18 +24,18 @@ pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
         .map_err(refusal_of)
 }
 
-/// Checks that the chain can execute a request with this gas limit. Without a view of the chain nothing is known, and
-/// the lane finds out.
+/// Checks that the chain can execute a request with this gas limit. Without a view of the chain little is known, and the
+/// lane finds out.
 pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), Refusal> {
     let NewTx { lane, payload, .. } = new;
     let chain_state = core.chain(lane.chain_id);
-    let Some(view) = chain_state.view.get() else {
-        return Ok(());
-    };
     let is_reservation = core.reservations(*lane).is_some();
     if is_reservation {
         return Ok(()); // nothing is sent from here
     }
+    let Some(view) = chain_state.view.get() else {
+        return admission::check_gas(lane.chain_id, None, (payload, gas)).map_err(refusal_of);
+    };
     let (fee, tx_gas_cap) = (&chain_state.rules.lane.fee, chain_state.rules.tx_gas_cap);
     let checked =
         admission::check_execution(lane.chain_id, fee, tx_gas_cap, view.fee, (payload, gas));
@@ -131,16 +132,27 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
     }
 }
 
+/// How many requests are looked up at once. The store's connections for this serve the opening of lanes as well: a flood
+/// of requests must leave it one. Each of the others waits with its caller, of which there is a bounded number.
+pub(crate) const LOOKUPS_MAX: usize = 1;
+
+async fn wait_for_lookup(core: &Core) -> Result<SemaphorePermit<'_>, Refusal> {
+    let permit = core.lanes.lookups.acquire().await;
+    permit.map_err(|_closed| Refusal::OutcomeUnknown)
+}
+
 pub(super) async fn find_by_request_id(
     core: &Core,
     new: &NewTx,
 ) -> Result<Option<TxRecord>, Refusal> {
+    let _permit = wait_for_lookup(core).await?;
     let found = core.ports.store.tx_by_request(new.lane, &new.request_id);
     found.await.map_err(|error| lookup_refusal(&error))
 }
 
 /// Reads a tx that is known to be stored.
 pub(super) async fn read_stored_tx(core: &Core, id: TxId) -> Result<TxRecord, Refusal> {
+    let _permit = wait_for_lookup(core).await?;
     let record = core.ports.store.tx(id).await.map_err(queue_refusal)?;
     record.ok_or(Refusal::OutcomeUnknown)
 }

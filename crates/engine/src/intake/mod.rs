@@ -24,6 +24,7 @@ use checks::{
 use lane_call::call_lane;
 
 pub(crate) use batch::create_batch;
+pub(crate) use checks::LOOKUPS_MAX;
 
 /// How often a request is rerouted before it is queued in the store.
 const ROUTE_TRIES_MAX: u32 = 4;

@@ -16,7 +16,7 @@ use domain::{ChainId, LaneKey, NodeName};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use config::{
     ChainRules, NodeConfig, NonKeeper, OnTimelineChange, Ports, ReservedAccounts, Simulate,
@@ -33,6 +33,7 @@ use crate::feed::{self, Feed};
 use crate::finals_watch;
 use crate::follower::Follower;
 use crate::history::HistoryWatch;
+use crate::intake::LOOKUPS_MAX;
 use crate::ownership::{self, IncarnationStatus, Leases};
 use crate::ports::StoreError;
 use crate::rendezvous::Fnv;
@@ -237,6 +238,7 @@ fn build_core(
             shards,
             opener,
             check_mark_hashes_until: Mutex::default(),
+            lookups: Semaphore::new(LOOKUPS_MAX),
         },
         leases: Leases::default(),
         cluster: Cluster::default(),

@@ -1,15 +1,16 @@
 //! What is refused before it reaches a lane, and what a full lane does.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domain::{Bytes, ChainId, Nonce, TxType};
-use engine::node::{NodeConfig, Refusal, Simulate};
+use domain::{Bytes, ChainId, Nonce, RequestId, TxType};
+use engine::node::{NewTx, NodeConfig, Refusal, Simulate};
 use sim::chain::MemoryChain;
 use sim::network::LinkFaults;
 use tokio::sync::Notify;
 
-use crate::support::{CHAIN, Cluster, CommitScript, account, transfer};
+use crate::support::{CHAIN, Cluster, CommitScript, TestNode, account, transfer};
 
 #[tokio::test(start_paused = true)]
 async fn unknown_chain_and_signer_are_refused() {
@@ -163,6 +164,100 @@ async fn first_of_equal_request_ids_in_a_batch_wins() {
     let repeat = repeat.unwrap();
     assert!(!repeat.is_new);
     assert_eq!(repeat.record.tx.id, made.record.tx.id);
+}
+
+/// Mines and creates requests until one is refused; the chain and the node's view of it change meanwhile.
+async fn refusal_of(cluster: &Cluster, test_node: &TestNode, request: &NewTx) -> Refusal {
+    for number in 0..100 {
+        cluster.chain.mine();
+        crate::support::sleep(Duration::from_millis(500)).await;
+        let mut fresh = request.clone();
+        fresh.request_id = RequestId::parse(format!("fresh-{number}")).unwrap();
+        if let Err(refusal) = test_node.node.handle().create(fresh).await {
+            return refusal;
+        }
+    }
+    panic!("every request was accepted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_request_gets_its_tx_whatever_is_refused_now() {
+    const GWEI: u128 = 1_000_000_000;
+    let cluster = Cluster::new();
+    let first = cluster.start_warm("a").await;
+    let mut request = transfer(1, "known");
+    request.payload.max_fee_per_gas = Some(3 * GWEI / 2);
+    let made = first.node.handle().create(request.clone()).await.unwrap();
+    assert!(made.is_new);
+
+    cluster.chain.set_fees(50 * GWEI, GWEI);
+    let refused = refusal_of(&cluster, &first, &request).await;
+    assert!(matches!(refused, Refusal::FeeBelowFloor(_)), "{refused:?}");
+    let repeat = first.node.handle().create(request.clone()).await.unwrap();
+    assert_eq!(
+        (repeat.record.tx.id, repeat.is_new),
+        (made.record.tx.id, false)
+    );
+
+    let tx_gas_cap = |config: &mut NodeConfig| {
+        config.chains.get_mut(&CHAIN).unwrap().tx_gas_cap = Some(20_000);
+    };
+    let second = cluster.start_with("b", tx_gas_cap).await;
+    let refused = refusal_of(&cluster, &second, &transfer(1, "other")).await;
+    assert!(matches!(refused, Refusal::GasAboveLimit(_)), "{refused:?}");
+    let repeat = second.node.handle().create(request.clone()).await.unwrap();
+    assert_eq!(
+        (repeat.record.tx.id, repeat.is_new),
+        (made.record.tx.id, false)
+    );
+    request.payload.value += domain::U256::ONE;
+    let reused = second.node.handle().create(request).await;
+    assert!(matches!(reused, Err(Refusal::KeyReused(_))), "{reused:?}");
+}
+
+/// Nothing is known of this chain yet, and the least gas of any chain is.
+#[tokio::test(start_paused = true)]
+async fn gas_below_a_transfer_is_refused_without_a_view_of_the_chain() {
+    let cluster = Cluster::new();
+    cluster.chain.set_down(0, true);
+    let test_node = cluster.start("a").await;
+    let mut short = transfer(1, "short");
+    short.payload.gas = Some(20_999);
+    let refused = test_node.node.handle().create(short).await;
+    assert!(matches!(refused, Err(Refusal::GasTooLow(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_is_uncertain_where_the_look_up_failed() {
+    let cluster = Cluster::new();
+    let test_node = cluster.start_warm("a").await;
+    test_node.script.cut(true);
+    let handle = test_node.node.handle();
+    let mut short = transfer(1, "short");
+    short.payload.gas = Some(20_999);
+    let refused = handle.create(short.clone()).await;
+    assert_eq!(refused, Err(Refusal::OutcomeUnknown), "gas too low");
+    // The shard looks requests up before it opens their lane.
+    let refused = handle.create(transfer(2, "other")).await;
+    assert_eq!(refused, Err(Refusal::OutcomeUnknown), "lane not in memory");
+    test_node.script.cut(false);
+    let refused = handle.create(short).await;
+    assert!(matches!(refused, Err(Refusal::GasTooLow(_))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn flood_of_requests_leaves_connections_to_the_opening_of_lanes() {
+    let cluster = Cluster::new();
+    let test_node = cluster.start_warm("a").await;
+    let without_gas = |n: u8| {
+        let mut request = transfer(1 + n % 8, &format!("r{n}"));
+        request.payload.gas = None;
+        request
+    };
+    let handle = test_node.node.handle();
+    let answers = handle.create_many((0..64).map(without_gas).collect()).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(test_node.script.lookups_max.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]

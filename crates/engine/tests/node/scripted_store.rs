@@ -133,6 +133,19 @@ macro_rules! pass_on {
                 self.twin.find_requests(requests).await
             }
 
+            async fn tx_by_request(
+                &self,
+                lane: LaneKey,
+                request_id: &RequestId,
+            ) -> Result<Option<TxRecord>, StoreError> {
+                let running = self.script.lookups.fetch_add(1, Ordering::SeqCst) + 1;
+                self.script.lookups_max.fetch_max(running, Ordering::SeqCst);
+                sleep(Duration::from_millis(1)).await;
+                self.script.lookups.fetch_sub(1, Ordering::SeqCst);
+                self.check_cut()?;
+                self.twin.tx_by_request(lane, request_id).await
+            }
+
             async fn txs(&self, filter: &TxFilter) -> Result<TxPage, StoreError> {
                 self.script.lists_begun.fetch_add(1, Ordering::SeqCst);
                 let time = *self.script.read_time.lock().unwrap();
@@ -178,7 +191,6 @@ pass_on! {
     accept_loss(lane: LaneKey) -> bool;
     extend_feed(lanes: &[LaneId]) -> ();
     members() -> Vec<Member>;
-    tx_by_request(lane: LaneKey, request_id: &RequestId) -> Option<TxRecord>;
     tx_by_hash(hash: B256) -> Option<TxRecord>;
     tx_events(id: TxId) -> Option<Vec<EventRecord>>;
     events(filter: &EventFilter) -> EventPage;

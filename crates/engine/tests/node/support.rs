@@ -54,6 +54,9 @@ pub(crate) struct StoreScript {
     pub(crate) lists_begun: AtomicUsize,
     /// How many lanes were read for customers.
     pub(crate) lanes_read: AtomicUsize,
+    /// How many look-ups by request id run, and the most that ran at once.
+    pub(crate) lookups: AtomicU64,
+    pub(crate) lookups_max: AtomicU64,
     /// Every call fails.
     pub(crate) is_cut: AtomicBool,
     calls: Mutex<Vec<&'static str>>,

@@ -66,7 +66,7 @@ section! {
         block_time: Option<Duration> = Unset("the head is polled every second");
         /// Whether the chain supports type 0 transactions only.
         legacy: bool = default("false");
-        /// The minimum fee per gas.
+        /// The minimum fee per gas, and the minimum tip where the request names none.
         fee_floor: Wei = default("0");
         /// The maximum fee per gas.
         fee_cap: Option<Wei> = Unset("10 times the highest base fee and tip of the last 1,000 blocks");

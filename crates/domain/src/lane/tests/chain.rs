@@ -10,8 +10,8 @@ use crate::headers::HeaderChain;
 use crate::lane::{AccountNonces, ConsumedNonce, MinedTransaction, NonceConsumer, Receipt};
 use crate::{ChainView, EffectDigest, FeeQuote, Header, Inclusion, Nonce, Payload, TxId, U256};
 
-/// What a no-op costs on this chain: more than on Ethereum.
-pub(super) const NO_OP_GAS: u64 = 40_000;
+/// What a no-op may use on this chain, half as much again as estimated: more than on Ethereum.
+pub(super) const NO_OP_GAS: u64 = 60_000;
 
 /// How many headers the follower keeps.
 const KEEP: usize = 20;
@@ -141,7 +141,7 @@ impl Chain {
             base_fee: Some(self.base_fee),
             tip: 1,
             block_gas_limit: None,
-            no_op_gas: Some(NO_OP_GAS),
+            no_op_gas: Some(40_000),
             recent_max: None,
         };
         Arc::new(ChainView {

@@ -6,20 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use domain::{Address, B256, FeeQuote, Header, admission};
+use domain::{Address, B256, FeeQuote, Header};
 use engine::ports::{BlockTag, ChainError};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::answers::{Block, FeeHistory, Quantity, Wei};
-use super::endpoint::Endpoint;
-use super::endpoints::Endpoints;
-use super::failure::Failure;
-use super::limits::{
+use crate::rpc::answers::{Block, FeeHistory, Quantity, Wei};
+use crate::rpc::endpoint::{CallKind, Endpoint};
+use crate::rpc::endpoints::Endpoints;
+use crate::rpc::failure::Failure;
+use crate::rpc::limits::{
     FEE_EXTRA_PATIENCE, FEE_HEADS_MAX, FEE_HISTORY_BLOCKS, PRICE_BLOCKS_MAX, TIP_AGE_MAX,
     TIP_BLOCKS_MAX,
 };
-use super::read::{self, quantity};
+use crate::rpc::read::{self, quantity};
 
 /// The tip if neither blocks nor the node provide one: the default of wallets since EIP-1559.
 const TIP_FALLBACK: u128 = 1_000_000_000;
@@ -32,10 +32,10 @@ const ELASTICITY: u128 = 2;
 const CHANGE_DENOMINATOR: u128 = 8;
 /// Any account: what a no-op costs does not depend on it.
 const NO_OP_ACCOUNT: Address = Address::repeat_byte(0x4b);
-const NO_OP_MARGIN_PERCENT: u64 = 150;
-/// Far above what any chain demands: a wrong estimate must not make a no-op unaffordable.
-const NO_OP_GAS_MAX: u64 = 5_000_000;
-/// Tips that differ by more than this factor, between two endpoints or two queries, are implausible.
+/// A fall of the base fee that EIP-1559 does not allow counts in full in so many blocks in a row: by then it would allow
+/// half.
+const LASTING_FALL_BLOCKS: u32 = 6;
+/// Tips that differ by more than this factor, between two endpoints or from the last plausible one, are implausible.
 const TIP_DISAGREEMENT_FACTOR: u128 = 10;
 
 /// Caches base fees of recent blocks, and the tip.
@@ -48,7 +48,10 @@ struct FeeState {
     heads: BTreeMap<B256, Head>,
     /// The number and next base fee of the newest block whose base fee is plausible.
     plausible: Option<(u64, u128)>,
-    tip: Option<Tip>,
+    /// The newest block of those in a row whose base fee is implausibly low, and how many they are.
+    fall: Option<(u64, u32)>,
+    /// The tip and, on chains without EIP-1559, the gas price.
+    tips: [Option<Tip>; 2],
     no_op_gas: Option<u64>,
     prices: RecentPrices,
 }
@@ -68,9 +71,10 @@ struct Head {
 #[derive(Clone, Copy)]
 struct Tip {
     wei: u128,
-    /// Whether it is near the one before it.
+    /// Whether it can have become what is reported.
     is_plausible: bool,
-    is_price: bool,
+    /// The newest plausible one, and the block at which it was queried.
+    plausible: (u64, u128),
     queried_at_block: u64,
     queried_at: Instant,
 }
@@ -97,7 +101,7 @@ impl FeeQuoter {
             None => self.fetch_head(endpoints, followed.hash).await?,
         };
         let is_price = head.next_base_fee.is_none();
-        let old = self.lock().tip.filter(|tip| tip.is_price == is_price);
+        let old = self.lock().tips[usize::from(is_price)];
         let tip = match old {
             Some(tip) if tip.is_fresh(head.number) => tip,
             Some(_) | None => self.query_tip(endpoints, head, old).await?,
@@ -138,44 +142,35 @@ impl FeeQuoter {
     ) -> Result<Tip, ChainError> {
         let is_price = head.next_base_fee.is_none();
         let quoted = endpoints
-            .read_two(|endpoint| match is_price {
+            .query_two(CallKind::Read, |endpoint| match is_price {
                 true => Box::pin(price(endpoint)),
                 false => Box::pin(tip(endpoint)),
             })
             .await;
-        let (wei, is_plausible) = match (quoted, old) {
+        let tip = match (quoted, old) {
             (Ok((one, other)), old) => {
-                let most = old.map_or(u128::MAX, |old| credible_tip(old.wei));
                 let quoted = lower_tip(one, other.unwrap_or(one));
-                if quoted > most {
-                    report_outlier("tip", quoted, most);
-                }
-                (quoted.min(most), quoted <= most)
+                Tip::quoted(quoted, old, head.number)
             }
             (Err(error), Some(old)) => {
                 tracing::debug!(%error, "the tip could not be queried; the old one stays in use");
-                (old.wei, old.is_plausible)
+                Tip {
+                    queried_at_block: head.number,
+                    queried_at: Instant::now(),
+                    ..old
+                }
             }
             (Err(error), None) => return Err(error),
         };
-        let no_op_gas = endpoints.dry_run(1, |endpoint| Box::pin(no_op_gas(endpoint)));
-        let no_op_gas = timeout(FEE_EXTRA_PATIENCE, no_op_gas).await;
-        let no_op_gas = no_op_gas.ok().and_then(Result::ok);
-        let tip = Tip {
-            wei,
-            is_plausible,
-            is_price,
-            queried_at_block: head.number,
-            queried_at: Instant::now(),
-        };
+        let no_op_gas = lower_of_two(endpoints, CallKind::DryRun, no_op_gas).await;
         let is_first = {
             let mut state = self.lock();
             state.no_op_gas = no_op_gas.or(state.no_op_gas);
-            state.tip = Some(tip);
+            state.tips[usize::from(is_price)] = Some(tip);
             state.prices.max().is_none()
         };
         if is_first && !is_price {
-            self.read_base_fee_history(endpoints, head.number, wei)
+            self.read_base_fee_history(endpoints, head.number, tip.wei)
                 .await;
         }
         Ok(tip)
@@ -183,44 +178,65 @@ impl FeeQuoter {
 
     /// The base fees of the time before this process started. Where no endpoint shows them, the first block decides.
     async fn read_base_fee_history(&self, endpoints: &Endpoints, number: u64, tip: u128) {
-        let history = endpoints.read_first(|endpoint| Box::pin(base_fee_history(endpoint)));
-        let history = timeout(FEE_EXTRA_PATIENCE, history).await;
-        // A node that leaves them out says nothing about prices.
-        let highest = history
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|base_fees| base_fees.into_iter().max());
-        if let Some(highest) = highest.filter(|wei| *wei > 0) {
+        let highest = lower_of_two(endpoints, CallKind::Read, highest_base_fee).await;
+        if let Some(highest) = highest {
             let price = highest.saturating_add(tip);
             self.lock().prices.record(number.saturating_sub(1), price);
         }
     }
 }
 
+/// What a quote can do without, from two endpoints where there are two: the lower one counts, because one of them may
+/// report far too much.
+async fn lower_of_two<'a, T: Ord + Send, Q>(
+    endpoints: &'a Endpoints,
+    kind: CallKind,
+    query: impl Fn(&'a Endpoint) -> Q + Send + Sync,
+) -> Option<T>
+where
+    Q: Future<Output = Result<T, Failure>> + Send + 'a,
+{
+    let answers = endpoints.query_two(kind, |endpoint| Box::pin(query(endpoint)));
+    // The second endpoint may take as long as the first without its answer being lost.
+    let answers = timeout(FEE_EXTRA_PATIENCE.saturating_mul(2), answers).await;
+    let (one, other) = answers.ok().and_then(Result::ok)?;
+    other.into_iter().chain([one]).min()
+}
+
 impl FeeState {
-    /// Records a block. A base fee that rose by far more than EIP-1559 allows is an endpoint's mistake or belongs to a
-    /// chain with rules of its own: it counts at most twice the one before it, so that a true change is followed within a
-    /// few blocks and a wrong one costs little.
+    /// Records a block. A base fee that moved by far more than EIP-1559 allows is an endpoint's mistake or belongs to a
+    /// chain with rules of its own. It counts at most twice the one before it, so that a true change is followed within a
+    /// few blocks and a wrong one costs little. And it falls by an eighth per block at most: what is signed at far too low
+    /// a price stays behind when the price is right again, because the default policy never raises it.
+    ///
+    /// Other chains fall faster: by time, with the price of another chain, or by command. Theirs counts after some blocks
+    /// in a row, which come fast there; until then more is offered than needed, of which a type 2 transaction pays nothing.
     fn record_head(&mut self, block: &Block) -> Head {
         let Header { number, hash, .. } = block.header();
         let reported = next_base_fee(block);
         let before = self.heads.values().filter(|head| head.number < number);
-        let before = before.max_by_key(|head| head.number).copied();
-        let credible = before.and_then(|before| Some((before.number, before.next_base_fee?)));
-        let next_base_fee = match (reported, credible) {
-            (Some(reported), Some((from, before))) if before > 0 => {
-                let most = credible_base_fee(before, number.saturating_sub(from));
-                if reported > most {
-                    report_outlier("base_fee", reported, most);
-                }
-                Some(reported.min(most))
+        let before = before.filter_map(|head| Some((head.number, head.next_base_fee?)));
+        let before = before.max_by_key(|(from, _)| *from);
+        // A return to what it was costs nothing unexpected, however far a lie that lasted has led away from it.
+        let known = self.heads.values().filter(|head| head.is_plausible);
+        let known = known.filter_map(|head| head.next_base_fee).max();
+        let known = known.unwrap_or(0);
+        let next_base_fee = reported.map(|reported| {
+            let least = self.credible_least(number, reported);
+            let most = before.filter(|(_, before)| *before > 0);
+            let most = most.map_or(u128::MAX, |(from, before)| {
+                credible_base_fee(before, number.saturating_sub(from)).max(known)
+            });
+            let used = reported.min(most).max(least);
+            if used != reported {
+                report_outlier("base_fee", reported, used);
             }
-            (reported, _) => reported,
-        };
+            used
+        });
         let head = Head {
             number,
             next_base_fee,
-            is_plausible: self.record_plausible(number, reported),
+            is_plausible: self.record_plausible(number, reported, next_base_fee),
             gas_limit: block.gas_limit.map(|limit| limit.0),
         };
         self.heads.insert(hash, head);
@@ -232,8 +248,31 @@ impl FeeState {
         head
     }
 
+    /// The least that counts for a reported base fee: what EIP-1559 leaves of the newest plausible one, unless the fall
+    /// lasts. A block that is read again does not make it last.
+    fn credible_least(&mut self, number: u64, reported: u128) -> u128 {
+        let Some((from, before)) = self.plausible else {
+            return 0;
+        };
+        let least = fallen_base_fee(before, number.abs_diff(from));
+        let (newest, blocks) = self.fall.unwrap_or((from, 0));
+        if number > newest {
+            let is_low = reported < least;
+            self.fall = is_low.then_some((number, blocks.saturating_add(1)));
+        }
+        match self.fall {
+            Some((_, LASTING_FALL_BLOCKS..)) => reported.min(least),
+            Some(_) | None => least,
+        }
+    }
+
     /// Whether a base fee can follow from the newest plausible one, which it then replaces.
-    fn record_plausible(&mut self, number: u64, reported: Option<u128>) -> bool {
+    fn record_plausible(
+        &mut self,
+        number: u64,
+        reported: Option<u128>,
+        used: Option<u128>,
+    ) -> bool {
         let Some(reported) = reported else {
             return self.plausible.is_none(); // a chain that has a base fee does not lose it
         };
@@ -241,10 +280,42 @@ impl FeeState {
             reported <= plausible_base_fee(before, number.saturating_sub(from))
         });
         let is_newer = self.plausible.is_none_or(|(from, _)| from < number);
-        if is_plausible && is_newer {
+        let is_low = used > Some(reported);
+        if is_plausible && is_newer && !is_low {
             self.plausible = Some((number, reported));
         }
         is_plausible
+    }
+}
+
+impl Tip {
+    /// It counts up to what it can credibly have become since the newest plausible one, however often it is reported: a lie
+    /// that lasts must neither be followed upwards nor raise the limit that protects against it.
+    fn quoted(quoted: u128, old: Option<Self>, number: u64) -> Self {
+        let aged = old.map(|Self { plausible, .. }| {
+            let (from, before) = plausible;
+            let aged = plausible_base_fee(before, number.saturating_sub(from));
+            (plausible, aged.max(TIP_FALLBACK))
+        });
+        let most = aged.map_or(u128::MAX, |((_, before), aged)| {
+            aged.max(before.saturating_mul(TIP_DISAGREEMENT_FACTOR))
+        });
+        if quoted > most {
+            report_outlier("tip", quoted, most);
+        }
+        let implausible = aged.filter(|(_, aged)| quoted > *aged);
+        Self {
+            wei: quoted.min(most),
+            is_plausible: implausible.is_none(),
+            plausible: implausible.map_or((number, quoted), |(plausible, _)| plausible),
+            queried_at_block: number,
+            queried_at: Instant::now(),
+        }
+    }
+
+    fn is_fresh(&self, number: u64) -> bool {
+        number.abs_diff(self.queried_at_block) < TIP_BLOCKS_MAX
+            && self.queried_at.elapsed() < TIP_AGE_MAX
     }
 }
 
@@ -265,10 +336,14 @@ fn credible_base_fee(before: u128, blocks: u64) -> u128 {
     before.saturating_mul(2_u128.saturating_pow(doublings.min(127)))
 }
 
-/// The most that a tip can have become since it was queried last.
-fn credible_tip(before: u128) -> u128 {
-    let raised = before.saturating_mul(TIP_DISAGREEMENT_FACTOR);
-    raised.max(TIP_FALLBACK)
+/// The least that a base fee becomes by EIP-1559 after so many blocks, an eighth less with each.
+fn fallen_base_fee(before: u128, blocks: u64) -> u128 {
+    let mut least = before;
+    for _ in 0..blocks.clamp(1, PRICE_BLOCKS_MAX) {
+        let step = least.div_ceil(CHANGE_DENOMINATOR);
+        least = least.saturating_sub(step);
+    }
+    least
 }
 
 fn lower_tip(one: u128, other: u128) -> u128 {
@@ -284,7 +359,7 @@ fn report_outlier(kind: &'static str, reported: u128, used: u128) {
         kind,
         reported,
         used,
-        "an endpoint reports an implausible fee; the lower one is used"
+        "an endpoint reports an implausible fee; a credible one is used"
     );
     metrics::counter!("lanekeeper_fee_outliers_total", "kind" => kind).increment(1);
 }
@@ -301,13 +376,6 @@ impl RecentPrices {
 
     fn max(&self) -> Option<u128> {
         self.0.values().max().copied()
-    }
-}
-
-impl Tip {
-    fn is_fresh(&self, number: u64) -> bool {
-        number.abs_diff(self.queried_at_block) < TIP_BLOCKS_MAX
-            && self.queried_at.elapsed() < TIP_AGE_MAX
     }
 }
 
@@ -350,19 +418,20 @@ async fn tip(endpoint: &Endpoint) -> Result<u128, Failure> {
     Ok(tip.max(TIP_MIN))
 }
 
-/// The gas of a transfer of nothing, with a margin where it is not the fixed amount of Ethereum: there it includes the
-/// cost of data on another chain, which moves.
+/// The gas of a transfer of nothing: on some chains it includes the cost of data on another chain.
 async fn no_op_gas(endpoint: &Endpoint) -> Result<u64, Failure> {
     let call = json!([{ "from": NO_OP_ACCOUNT, "to": NO_OP_ACCOUNT, "value": "0x0" }]);
     let Quantity(gas) = endpoint.call("eth_estimateGas", &call).await?;
-    Ok(admission::gas_limit(gas, NO_OP_MARGIN_PERCENT).min(NO_OP_GAS_MAX))
+    Ok(gas)
 }
 
-async fn base_fee_history(endpoint: &Endpoint) -> Result<Vec<u128>, Failure> {
+/// The highest base fee of recent blocks. A node that leaves them out shows nothing about prices.
+async fn highest_base_fee(endpoint: &Endpoint) -> Result<u128, Failure> {
     let params = json!([quantity(PRICE_BLOCKS_MAX), "latest", []]);
     let history: FeeHistory = endpoint.call("eth_feeHistory", &params).await?;
     let base_fees = history.base_fee_per_gas.unwrap_or_default().into_iter();
-    Ok(base_fees.map(|wei| wei.0).collect())
+    let highest = base_fees.map(|wei| wei.0).max().filter(|wei| *wei > 0);
+    highest.ok_or_else(|| Failure::Malformed("it shows no base fees".to_owned()))
 }
 
 /// The median of the blocks' medians, but at least the newest: when fees rise, the median of ten blocks lags.
@@ -392,153 +461,4 @@ async fn node_tip(endpoint: &Endpoint) -> Result<u128, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use metrics_exporter_prometheus::PrometheusBuilder;
-
-    use super::*;
-
-    fn tip(rewards: &str) -> Option<u128> {
-        let history = format!(r#"{{"reward":{rewards}}}"#);
-        usual_tip(&serde_json::from_str(&history).unwrap())
-    }
-
-    #[test]
-    fn tip_is_the_median_but_at_least_the_newest() {
-        assert_eq!(tip(r#"[["0x1"],["0x9"],["0x5"]]"#), Some(5));
-        assert_eq!(tip(r#"[["0x1"],["0x5"],["0x9"]]"#), Some(9));
-        assert_eq!(tip(r#"[["0x3"],["0x0"],null,[]]"#), Some(3));
-        assert_eq!(tip(r#"[["0x0"],["0x0"]]"#), None);
-        assert_eq!(tip("[]"), None);
-        assert_eq!(tip("null"), None);
-    }
-
-    fn next(base: u128, used: u64, limit: u64) -> Option<u128> {
-        let block = json!({
-            "number": "0x1", "hash": format!("{:#066x}", 1), "parentHash": format!("{:#066x}", 0),
-            "timestamp": "0x1", "baseFeePerGas": format!("{base:#x}"),
-            "gasUsed": quantity(used), "gasLimit": quantity(limit),
-        });
-        next_base_fee(&serde_json::from_value(block).unwrap())
-    }
-
-    fn block_at(number: u64, base: u128) -> Block {
-        let block = json!({
-            "number": quantity(number), "hash": format!("{number:#066x}"), "parentHash": format!("{:#066x}", 0),
-            "timestamp": "0x1", "baseFeePerGas": format!("{base:#x}"),
-        });
-        serde_json::from_value(block).unwrap()
-    }
-
-    #[test]
-    fn implausible_base_fee_is_followed_only_step_by_step() {
-        let mut state = FeeState::default();
-        let next = |state: &mut FeeState, number, base| {
-            state.record_head(&block_at(number, base)).next_base_fee
-        };
-        assert_eq!(next(&mut state, 1, 100), Some(100));
-        assert_eq!(
-            next(&mut state, 2, 190),
-            Some(190),
-            "a chain with its own rules"
-        );
-        assert_eq!(next(&mut state, 3, 90_000), Some(380), "a lie, or a jump");
-        assert_eq!(
-            next(&mut state, 4, 200),
-            Some(200),
-            "falling is never wrong"
-        );
-        assert_eq!(
-            next(&mut state, 7, 90_000),
-            Some(1_600),
-            "three blocks later"
-        );
-        assert_eq!(next(&mut state, 400, u128::MAX), Some(u128::MAX));
-        for number in 500..600 {
-            next(&mut state, number, 5);
-        }
-        assert_eq!(state.heads.len(), FEE_HEADS_MAX);
-    }
-
-    #[test]
-    fn missing_base_fee_is_plausible_only_where_no_block_has_one() {
-        let without = |number| {
-            let mut block = block_at(number, 0);
-            block.base_fee_per_gas = None;
-            block
-        };
-        let mut legacy = FeeState::default();
-        assert!(legacy.record_head(&without(1)).is_plausible);
-        assert!(legacy.record_head(&without(2)).is_plausible);
-        let mut state = FeeState::default();
-        assert!(state.record_head(&block_at(1, 100)).is_plausible);
-        let lie = state.record_head(&without(2));
-        assert!(!lie.is_plausible, "its price does not raise the cap");
-        assert!(state.record_head(&block_at(3, 110)).is_plausible);
-    }
-
-    #[test]
-    fn base_fee_is_plausible_as_far_as_eip1559_allows() {
-        let mut state = FeeState::default();
-        let mut is_plausible =
-            |number, base| state.record_head(&block_at(number, base)).is_plausible;
-        assert!(is_plausible(1, 8_000), "the first one decides");
-        assert!(is_plausible(2, 9_000), "a full block");
-        // Until then they do not raise the limit of what is signed.
-        let lies = 3..3 + 58;
-        for number in lies {
-            assert!(!is_plausible(number, 9_000_000), "block {number}");
-        }
-        assert!(is_plausible(61, 9_000_000), "it could have become so");
-        assert!(is_plausible(62, 8_000) && is_plausible(62, 9_000));
-        assert_eq!(plausible_base_fee(0, 1), 1);
-        assert_eq!(plausible_base_fee(u128::MAX, u64::MAX), u128::MAX);
-    }
-
-    #[test]
-    fn highest_price_counts_for_a_thousand_blocks() {
-        let mut prices = RecentPrices::default();
-        assert_eq!(prices.max(), None);
-        prices.record(10, 50);
-        prices.record(12, 140);
-        prices.record(12 + PRICE_BLOCKS_MAX, 60);
-        assert_eq!(prices.max(), Some(140));
-        prices.record(13 + PRICE_BLOCKS_MAX, 60);
-        assert_eq!(prices.max(), Some(60));
-    }
-
-    #[test]
-    fn lower_of_two_tips_counts_and_a_disagreement_is_counted() {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        let _recording = metrics::set_default_local_recorder(&recorder);
-        assert_eq!(lower_tip(7, 9), 7);
-        assert_eq!(recorder.handle().render(), "");
-        assert_eq!(lower_tip(9_000, 7), 7);
-        let page = recorder.handle().render();
-        let line = "lanekeeper_fee_outliers_total{kind=\"tip\"} 1\n";
-        assert!(page.contains(line), "{page}");
-    }
-
-    #[test]
-    fn next_base_fee_follows_eip1559() {
-        // The EIP's own test cases, and edge cases.
-        assert_eq!(
-            next(1_000_000_000, 10_000_000, 20_000_000),
-            Some(1_000_000_000)
-        );
-        assert_eq!(
-            next(1_000_000_000, 9_000_000, 20_000_000),
-            Some(987_500_000)
-        );
-        assert_eq!(
-            next(1_000_000_000, 11_000_000, 20_000_000),
-            Some(1_012_500_000)
-        );
-        assert_eq!(next(800, 20, 20), Some(900));
-        assert_eq!(next(800, 0, 20), Some(700));
-        assert_eq!(next(1, 20, 20), Some(2));
-        assert_eq!(next(0, 20, 20), Some(1));
-        assert_eq!(next(7, 5, 0), Some(7));
-        assert_eq!(next(7, 5, 1), Some(7));
-        assert_eq!(next(u128::MAX, u64::MAX, 2), Some(u128::MAX));
-    }
-}
+mod tests;
