@@ -216,21 +216,12 @@ fn check_fees(payload: &Payload) -> Result<(), FieldViolation> {
 }
 
 fn check_gas(payload: &Payload) -> Result<(), FieldViolation> {
-    let Some(gas) = payload.gas else {
-        return Ok(());
-    };
-    let min = payload.intrinsic_gas();
-    let violation = if gas < min {
-        let rule = format!(
-            "is {gas}, but this payload costs at least {min} before it executes: raise it, or leave it out to have it \
-             estimated"
-        );
-        RuleViolation::of_kind(ProblemKind::GasTooLow, rule)
-    } else if gas > GAS_MAX {
-        let rule = format!("is {gas}, but at most {GAS_MAX} is allowed: lower it");
-        RuleViolation::of_kind(ProblemKind::GasAboveLimit, rule)
-    } else {
-        return Ok(());
-    };
-    Err(("gas", violation))
+    match payload.gas {
+        Some(gas) if gas > GAS_MAX => {
+            let rule = format!("is {gas}, but at most {GAS_MAX} is allowed: lower it");
+            let violation = RuleViolation::of_kind(ProblemKind::GasAboveLimit, rule);
+            Err(("gas", violation))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
