@@ -240,12 +240,14 @@ fn given_up_and_consumed(
     assert_eq!(world.store.attempts_of(id).len(), 2);
     world.use_elsewhere(0);
     world.mine(1, true);
+    become_final(&mut world);
     if may_be_lost {
         world.lane = world.lane.clone().with_possible_loss(true);
     }
     let wanted = world.store.rows[&id].request.payload.effect_digest();
     world.input(Input::Consumed {
         nonce: Nonce(0),
+        up_to: 0,
         by: Some(by(wanted)),
         hashes: world.lane.hashes().collect(),
         is_named: false,
