@@ -83,8 +83,9 @@ impl Block {
     }
 }
 
-/// A mined tx with its sender and effect.
+/// A tx with its sender and effect.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct SenderTx {
     hash: B256,
     from: Address,
@@ -92,9 +93,17 @@ pub(super) struct SenderTx {
     to: Option<Address>,
     value: U256,
     input: Bytes,
+    /// Missing while it is in no block.
+    block_number: Option<Quantity>,
 }
 
 impl SenderTx {
+    /// Whether the account sent it and it is in a block up to this height.
+    pub(super) fn is_mined(&self, account: Address, up_to: u64) -> bool {
+        let height = self.block_number.as_ref();
+        self.from == account && height.is_some_and(|height| height.0 <= up_to)
+    }
+
     pub(super) fn to_consumer(&self) -> NonceConsumer {
         NonceConsumer::Transaction {
             hash: self.hash,

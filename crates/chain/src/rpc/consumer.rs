@@ -56,7 +56,8 @@ pub(super) async fn find_consumer(
     }
 }
 
-/// The txs that consumed the lowest of these nonces. Two endpoints must show them, or the only one.
+/// The txs that consumed the lowest of these nonces. Two endpoints must show them, or the only one. An endpoint without the
+/// old states cannot find them; what another one has found it confirms by hash.
 pub(super) async fn find_consumers(
     endpoints: &Endpoints,
     account: Address,
@@ -66,9 +67,15 @@ pub(super) async fn find_consumers(
     let list = endpoints.in_order();
     let needed = list.len().min(2);
     let (mut answers, mut failures) = (Vec::new(), Vec::new());
+    let mut blind = Vec::new();
     for endpoint in list {
         match query_consumed(endpoint, account, &nonces, up_to).await {
-            Ok(answer) => answers.push(answer),
+            Ok(answer) => {
+                if is_unseen(&answer) {
+                    blind.push((answers.len(), endpoint));
+                }
+                answers.push(answer);
+            }
             Err(failure) if failure.is_wrong_chain() => {}
             Err(failure) => failures.push((endpoint.name(), failure)),
         }
@@ -81,7 +88,45 @@ pub(super) async fn find_consumers(
     if answers.len() < needed && !failures.is_empty() {
         return Err(endpoints_failed(&failures));
     }
+    let shown = answers.iter().find(|answer| !is_unseen(answer));
+    let shown = shown.filter(|shown| !shown.is_empty()).cloned();
+    for (index, endpoint) in blind {
+        let Some(shown) = &shown else { break };
+        let confirmed = confirm_by_hash(endpoint, account, shown, up_to.number).await;
+        let confirmed = confirmed.ok().filter(|confirmed| !confirmed.is_empty());
+        if let (Some(answer), Some(confirmed)) = (answers.get_mut(index), confirmed) {
+            *answer = confirmed;
+        }
+    }
     agree_on_consumers(&answers, needed).map_err(|why| ChainError::Unusable(why.to_string()))
+}
+
+/// Whether the endpoint shows that the lowest nonce is consumed, and not by what.
+fn is_unseen(answer: &[ConsumedNonce]) -> bool {
+    answer.first().is_some_and(|one| one.transaction.is_none())
+}
+
+/// As many of these txs as the endpoint has in blocks too, with the same effect.
+async fn confirm_by_hash(
+    endpoint: &Endpoint,
+    account: Address,
+    shown: &[ConsumedNonce],
+    up_to: u64,
+) -> Result<Vec<ConsumedNonce>, Failure> {
+    let shown: Vec<_> = shown
+        .iter()
+        .map_while(|one| Some((one, one.transaction.as_ref()?)))
+        .collect();
+    let calls: Vec<Value> = shown.iter().map(|(_, tx)| json!([tx.hash])).collect();
+    let known: Vec<Option<SenderTx>> = endpoint
+        .call_many("eth_getTransactionByHash", &calls)
+        .await?;
+    let pairs = shown.iter().zip(known);
+    let confirmed = pairs.map_while(|((one, _), known)| {
+        let known = known.filter(|known| known.is_mined(account, up_to))?;
+        Some(known.into_consumed_nonce()).filter(|known| known == *one)
+    });
+    Ok(confirmed.collect())
 }
 
 /// The txs of one block, from the lowest of these nonces on, according to one endpoint.

@@ -65,9 +65,34 @@ async fn node(states_from: u64, shows_transactions: bool) -> FakeNode {
             }
             FakeReply::Result(found)
         }
+        // Nodes keep the transactions of blocks whose states they have pruned.
+        "eth_getTransactionByHash" if params[0] == json!(hash(3)) => FakeReply::Result(json!({
+            "hash": hash(3), "from": ACCOUNT, "nonce": "0x7", "type": "0x2",
+            "to": Address::ZERO, "value": "0x3", "input": "0xab",
+            "blockNumber": format!("{HEIGHT:#x}"), "blockHash": hash(HEIGHT),
+        })),
         _ => FakeReply::Result(Value::Null),
     })
     .await
+}
+
+#[tokio::test]
+async fn endpoint_without_old_states_confirms_by_hash_what_another_one_found() {
+    let (archive, full) = (node(0, true).await, node(990, false).await);
+    let query = async |endpoints, nonces| {
+        let chain = chain_of(endpoints);
+        let found = chain.find_consumers(ACCOUNT, nonces, at(1000)).await?;
+        let shown = found.into_iter().map(|one| Some(one.transaction?.hash));
+        Ok::<_, ChainError>(shown.collect::<Vec<_>>())
+    };
+    let found = Ok(vec![Some(hash(3))]);
+    assert_eq!(query(vec![archive.url(), full.url()], 7..8).await, found);
+    assert_eq!(query(vec![full.url(), archive.url()], 7..8).await, found);
+    let unseen = Ok(vec![None]);
+    let other = node(990, false).await;
+    assert_eq!(query(vec![full.url(), other.url()], 7..8).await, unseen);
+    // The transaction at nonce 6 it does not have.
+    assert_eq!(query(vec![archive.url(), full.url()], 6..8).await, unseen);
 }
 
 #[tokio::test]

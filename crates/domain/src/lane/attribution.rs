@@ -320,8 +320,8 @@ impl Lane {
         let unknown = loss.unknown_below(self.chain.latest());
         let detail = match (loss.unattributed(), unknown) {
             (Some(nonce), Some(_)) => format!(
-                "nonce {nonce} is consumed, and no two endpoints (or the only one) show by which transaction: add endpoints \
-                 that have the account's states since then (archive nodes), or configure one such endpoint alone"
+                "nonce {nonce} is consumed, and no two endpoints (or the only one) show by which transaction: add an endpoint \
+                 that has the account's states since then (an archive node)"
             ),
             (_, Some((lowest, highest))) => format!(
                 "nonces {lowest} to {highest} are consumed by transactions that the store does not know; they are read \

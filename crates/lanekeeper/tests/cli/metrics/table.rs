@@ -39,7 +39,7 @@ const fn metric(
 }
 
 const ENGINE: ReachedBy = ReachedBy::Test("crates/engine/tests/node/metrics.rs");
-const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee.rs");
+const FEES: ReachedBy = ReachedBy::Test("crates/chain/src/rpc/fee/tests.rs");
 const EVENTS: ReachedBy = ReachedBy::Test("crates/engine/src/shard/event_counts.rs");
 const HISTORY: ReachedBy = ReachedBy::Test("crates/engine/src/history.rs");
 const WITNESS: ReachedBy = ReachedBy::Test("crates/lanekeeper/src/witness/tests.rs");
