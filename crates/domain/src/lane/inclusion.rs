@@ -270,6 +270,19 @@ impl Lane {
         self.chain.note_report();
     }
 
+    /// The step is over: what it has reported is compared with the next views, as long as a tx may have been reported with it.
+    pub(super) fn finish_reports(&mut self) {
+        if !self.chain.finish_reports() {
+            return;
+        }
+        let inclusions = self
+            .slots
+            .iter()
+            .filter_map(|(_, slot)| slot.tx.inclusion.as_ref());
+        let lowest = inclusions.map(|inclusion| inclusion.block_number).min();
+        self.chain.forget_reported_below(lowest.unwrap_or(u64::MAX));
+    }
+
     /// Whether a header that was reported is not among the headers on the block any more: `counted` end with those that
     /// make it final. What is not known to be replaced is not reported as replaced.
     fn is_report_replaced(&self, hash: B256, counted: &[Header]) -> bool {

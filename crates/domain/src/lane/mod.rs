@@ -68,7 +68,6 @@ pub use rules::{
     BalanceCheck, CapacityRules, ChainQuery, ConfirmationRules, FOREIGN_FINALITY_DEPTH_MIN,
     Finality, FinalityTag, LaneRules, NonceRules, OnForeignNonce, Resubmit, ResubmitPolicy,
 };
-
 pub use unrecorded::{UNRECORDED_MAX, UNRECORDED_PREFIX};
 
 use crate::{Attempt, LaneKey, NodeName, Timestamp, Tx, TxId};
@@ -176,14 +175,7 @@ impl Lane {
         let mut cx = StepContext::new(now);
         self.journal.emit_takeover(&mut cx);
         self.apply(input, &mut cx);
-        if self.chain.finish_reports() {
-            let mined = self
-                .slots
-                .iter()
-                .filter_map(|(_, slot)| slot.tx.inclusion.as_ref());
-            let lowest = mined.map(|inclusion| inclusion.block_number).min();
-            self.chain.forget_reported_below(lowest.unwrap_or(u64::MAX));
-        }
+        self.finish_reports();
         self.request_work(&mut cx);
         cx.into_step(self.journal.token())
     }
