@@ -257,6 +257,7 @@ pub async fn finals_are_loaded_within_the_watched_depth(backend: &dyn Backend) {
         let mined = inclusion(&attempt, block_number);
         expected.push(FinalTx {
             id: tx.id,
+            nonce: attempt.nonce,
             block_number,
             block_hash: mined.block_hash,
         });

@@ -156,9 +156,9 @@ impl FinalBlock {
 #[expect(clippy::arithmetic_side_effects, reason = "an overflow fails the test")]
 mod tests {
     use super::*;
-    use crate::FeeQuote;
     use crate::headers::HeaderChain;
     use crate::lane::tests::tx_id;
+    use crate::{FeeQuote, Nonce};
 
     fn header(number: u64) -> Header {
         let hash = |number: u64| B256::left_padding_from(&(number + 1).to_be_bytes());
@@ -191,6 +191,7 @@ mod tests {
 
     fn final_tx(id: u64, number: u64, block_hash: B256) -> FinalTx {
         FinalTx {
+            nonce: Nonce(id),
             id: tx_id(id),
             block_number: number,
             block_hash,

@@ -202,6 +202,7 @@ impl Lane {
         } = inclusion;
         self.finals.watch(FinalTx {
             id: slot.tx.id,
+            nonce,
             block_number,
             block_hash,
         });

@@ -140,6 +140,7 @@ impl Lane {
             ),
         };
         for final_tx in image.mined.finals {
+            lane.ledger.mark_consumed(final_tx.nonce);
             lane.finals.watch(final_tx);
         }
         for (tx, attempts) in image.in_flight {

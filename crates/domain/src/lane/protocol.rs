@@ -421,6 +421,8 @@ pub struct WatchedBlock {
 pub struct FinalTx {
     /// Its id.
     pub id: TxId,
+    /// Its nonce, which it holds.
+    pub nonce: Nonce,
     /// Height of its block.
     pub block_number: u64,
     /// Its block.

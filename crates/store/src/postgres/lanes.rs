@@ -402,6 +402,7 @@ async fn finals(db: &Db, lane: LaneId, below: Nonce, watch_depth: u64) -> Result
             }
             finals.push(FinalTx {
                 id: TxId(row.try_get(1)?),
+                nonce: Nonce(from_stored(row.try_get(0)?, "nonce")?),
                 block_number: mined.block_number,
                 block_hash: mined.block_hash,
             });

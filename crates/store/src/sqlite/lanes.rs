@@ -224,7 +224,7 @@ fn consumed_below(conn: &Connection, lane: LaneId, held: &[Range<u64>]) -> Resul
     }
 }
 
-pub(super) const FINALS: &str = "SELECT tx_id, inclusion FROM managed_tx INDEXED BY managed_tx_nonce \
+pub(super) const FINALS: &str = "SELECT tx_id, inclusion, nonce FROM managed_tx INDEXED BY managed_tx_nonce \
      WHERE lane_id = ?1 AND nonce < ?2 AND open = 0 AND inclusion IS NOT NULL \
      ORDER BY nonce DESC LIMIT ?3";
 
@@ -243,6 +243,7 @@ fn finals(conn: &Connection, lane: LaneId, below: Nonce, watch_depth: u64) -> Re
         }
         finals.push(FinalTx {
             id: TxId(uuid(row, 0)?),
+            nonce: Nonce(from_stored(row.get(2)?, "nonce")?),
             block_number: mined.block_number,
             block_hash: mined.block_hash,
         });

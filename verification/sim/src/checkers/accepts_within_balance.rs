@@ -19,7 +19,7 @@ use crate::event::WorldEvent;
 const RECENT: Duration = Duration::from_secs(60);
 /// After so many queries whose answers were of no use a request is accepted without one.
 const FORGOTTEN_MAX: usize = 3;
-/// The ids of what the keeper itself records begin so: nobody asks whether the account can pay for it.
+/// The ids of what the keeper itself records begin so: no request asks for it.
 const OWN_ID: &str = "lanekeeper-";
 
 /// The checker of worlds in which balances are checked.

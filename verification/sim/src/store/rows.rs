@@ -337,11 +337,14 @@ impl LaneRow {
 
     /// Finished txs whose block is at most this deep below the newest of them, in nonce order.
     fn finals(&self, watch_depth: u64) -> Vec<FinalTx> {
-        let finished = self.nonces.values().map(|id| &self.txs[id].tx);
-        let finals = finished.filter(|tx| !tx.is_open()).filter_map(|tx| {
+        let rows = self.nonces.iter();
+        let rows = rows.map(|(nonce, id)| (*nonce, &self.txs[id].tx));
+        let finals = rows.filter(|(_, tx)| !tx.is_open());
+        let finals = finals.filter_map(|(nonce, tx)| {
             let mined = tx.inclusion.as_ref()?;
             Some(FinalTx {
                 id: tx.id,
+                nonce,
                 block_number: mined.block_number,
                 block_hash: mined.block_hash,
             })

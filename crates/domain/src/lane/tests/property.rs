@@ -269,3 +269,48 @@ proptest! {
         invariants::at_the_end(&world);
     }
 }
+
+#[test]
+fn finals_that_a_restarted_lane_reopens_one_by_one_hold_their_nonces() {
+    use PropertyEvent::{Accept, Answer, AnswerWell, Crash, Follow, Fork, Mine};
+    let mut rules = rules();
+    rules.capacity.mempool_depth = MempoolDepth::Fixed(10_000);
+    rules.confirmations.finality = Finality::Depth(0);
+    rules.resubmit.interval = None;
+    rules.nonce.chain_query = ChainQuery::Off;
+    let mine = || Mine {
+        most: 0,
+        receipts_arrive: false,
+    };
+    let fork = |depth, most, receipts_arrive| Fork {
+        depth,
+        most,
+        lost: 0,
+        receipts_arrive,
+    };
+    let mut world = World::new(rules, Nonce(0));
+    let moves = [
+        (Accept(2), false),
+        (Follow(1), false),
+        (mine(), true),
+        (Answer { pick: 0, how: 0 }, false),
+        (AnswerWell(2), false),
+        (mine(), true),
+        (AnswerWell(2), false),
+        (fork(2, 1, true), false),
+        (Follow(3), false),
+        (Follow(1), false),
+        (mine(), false),
+        (Crash, false),
+        (fork(3, 0, false), false),
+        (fork(5, 0, false), false),
+    ];
+    for (what, commits) in moves {
+        world.happens(what);
+        if commits {
+            world.commit();
+        }
+    }
+    world.heal();
+    invariants::at_the_end(&world);
+}

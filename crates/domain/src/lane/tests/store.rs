@@ -200,11 +200,13 @@ impl Store {
 
     /// All of them: the lane itself lets go of those that are deep enough.
     fn finals(&self) -> Vec<FinalTx> {
-        let finished = self.by_nonce.values().map(|id| &self.rows[id]);
-        let finals = finished.filter(|tx| !tx.is_open()).filter_map(|tx| {
+        let rows = self.by_nonce.iter().map(|(at, id)| (*at, &self.rows[id]));
+        let finals = rows.filter(|(_, tx)| !tx.is_open());
+        let finals = finals.filter_map(|(nonce, tx)| {
             let mined = tx.inclusion.as_ref()?;
             Some(FinalTx {
                 id: tx.id,
+                nonce,
                 block_number: mined.block_number,
                 block_hash: mined.block_hash,
             })
