@@ -22,6 +22,8 @@ pub struct Problem {
     pub detail: String,
     /// The value of the body that breaks a rule.
     pub field_error: Option<FieldError>,
+    /// Whether the request may have an effect all the same.
+    pub may_have_effect: bool,
 }
 
 /// A value of the body and the rule that it breaks, for programs.
@@ -39,6 +41,23 @@ impl Problem {
             kind,
             detail: detail.into(),
             field_error: None,
+            may_have_effect: kind.may_have_effect(),
+        }
+    }
+
+    /// The problem of a request that may repeat one that was accepted, and was not looked up.
+    pub(crate) fn without_look_up(self) -> Self {
+        Self {
+            may_have_effect: true,
+            ..self
+        }
+    }
+
+    /// The problem of a read.
+    pub(crate) fn of_read(self) -> Self {
+        Self {
+            may_have_effect: false,
+            ..self
         }
     }
 
@@ -76,7 +95,11 @@ impl From<Refusal> for Problem {
             Refusal::Halted(_) => ProblemKind::LaneHalted,
             Refusal::Draining => ProblemKind::Draining,
         };
-        Self::new(kind, refusal.to_string())
+        let problem = Self::new(kind, refusal.to_string());
+        match refusal.may_have_effect() {
+            true => problem.without_look_up(),
+            false => problem,
+        }
     }
 }
 
@@ -144,7 +167,10 @@ impl<'a> Document<'a> {
             status: problem.kind.status().as_u16(),
             detail: &problem.detail,
             retryable: problem.kind.is_retryable(),
-            effect: problem.kind.effect(),
+            effect: match problem.may_have_effect {
+                true => "unknown",
+                false => "none",
+            },
             request_id,
             errors: problem.field_error.as_slice(),
         }

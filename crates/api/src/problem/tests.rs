@@ -14,7 +14,10 @@ fn list_of_problems() {
     let mut page = String::new();
     for &kind in ProblemKind::VARIANTS {
         let repeat = if kind.is_retryable() { "retry" } else { "-" };
-        let effect = kind.effect();
+        let effect = match kind.may_have_effect() {
+            true => "unknown",
+            false => "none",
+        };
         let status = kind.status().as_u16();
         writeln!(
             page,
@@ -42,7 +45,7 @@ fn list_of_problems() {
         404 unknown-chain - none: The chain is not configured
         404 unknown-signer - none: The signer is not configured
         405 method-not-allowed - none: The path has no such method
-        408 body-timeout retry none: The body arrived too slowly
+        408 body-timeout retry unknown: The body arrived too slowly
         409 not-keeper retry none: Another node keeps the lane
         409 lane-not-halted - none: The lane is not halted
         409 nonce-refused - none: The reservation is in another state, or has another holder
@@ -137,11 +140,11 @@ fn refusals_map_to_the_documented_status() {
         (Refusal::Draining, 503, "shutting down"),
     ];
     for (refusal, status, mention) in cases {
-        let is_open = refusal == Refusal::OutcomeUnknown;
+        let is_open = refusal.may_have_effect();
         let problem = Problem::from(refusal);
         assert_eq!(problem.kind.status(), status, "{problem}");
         assert!(problem.detail.contains(mention), "{problem}");
-        assert_eq!(problem.kind.effect() == "unknown", is_open, "{problem}");
+        assert_eq!(problem.may_have_effect, is_open, "{problem}");
     }
     let cases = [
         (StoreError::Unavailable("why".into()), 503),

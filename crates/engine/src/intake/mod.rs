@@ -103,7 +103,8 @@ async fn admit_request(
 }
 
 /// Brings an admitted request to its lane. A request that goes to this node's shard, or to another node, is in that
-/// queue when this has been polled once: requests that are polled in an order keep it.
+/// queue when this has been polled once: requests that are polled in an order keep it. What a halted lane or a node that
+/// stops refuses may have been accepted before.
 async fn route_request(
     core: &Arc<Core>,
     new: NewTx,
@@ -119,6 +120,20 @@ async fn route_request(
         gas,
         maybe_stored: false,
     };
+    match find_lane(core, &mut request, source).await {
+        Err(refusal) if source == RequestSource::Client && refusal.needs_look_up() => {
+            refuse_unless_known(core, &request.new, refusal).await
+        }
+        answer => answer,
+    }
+}
+
+/// Tries one route after the other, and at last the store's queue.
+async fn find_lane(
+    core: &Arc<Core>,
+    request: &mut RoutedRequest,
+    source: RequestSource,
+) -> Result<AcceptedTx, Refusal> {
     let mut tries = 0;
     loop {
         let route = match source {
@@ -130,8 +145,8 @@ async fn route_request(
             RequestSource::Peer => Route::Local,
         };
         let outcome = match route {
-            Route::Local => create_locally(core, &mut request, source).await?,
-            Route::Peer(peer) => create_at_peer(core, &mut request, &peer).await?,
+            Route::Local => create_locally(core, request, source).await?,
+            Route::Peer(peer) => create_at_peer(core, request, &peer).await?,
             Route::Unavailable => return Err(request.refusal(Refusal::Draining)),
         };
         tries += 1;
@@ -144,7 +159,7 @@ async fn route_request(
             }
             RouteOutcome::Reroute if tries < ROUTE_TRIES_MAX => {}
             RouteOutcome::Reroute | RouteOutcome::Queue => {
-                return queue_in_store(core, &request).await;
+                return queue_in_store(core, request).await;
             }
         }
     }

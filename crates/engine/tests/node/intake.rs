@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domain::{Bytes, ChainId, Nonce, RequestId, TxType};
+use domain::{Bytes, ChainId, GrantId, Nonce, RequestId, TxType};
 use engine::node::{NewTx, NodeConfig, Refusal, Simulate};
+use engine::ports::Store as _;
 use sim::chain::MemoryChain;
 use sim::network::LinkFaults;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
-use crate::support::{CHAIN, Cluster, CommitScript, TestNode, account, transfer};
+use crate::support::{CHAIN, Cluster, CommitScript, TestNode, account, lane, transfer};
 
 #[tokio::test(start_paused = true)]
 async fn unknown_chain_and_signer_are_refused() {
@@ -292,4 +294,52 @@ async fn draining_node_refuses_forwarded_requests() {
     assert_eq!(answers, [Err(Refusal::Draining)]);
     let refused = handle.create(transfer(1, "late")).await;
     assert_eq!(refused, Err(Refusal::Draining), "no other node is there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_request_gets_its_tx_from_a_node_that_stops() {
+    let test_node = Cluster::new().start_warm("a").await;
+    let handle = test_node.node.handle();
+    let made = handle.create(transfer(1, "known")).await.unwrap();
+    test_node.node.drain().await;
+    let repeat = handle.create(transfer(1, "known")).await.unwrap();
+    assert_eq!(
+        (repeat.record.tx.id, repeat.is_new),
+        (made.record.tx.id, false)
+    );
+    let refused = handle.create(transfer(1, "other")).await;
+    assert_eq!(refused, Err(Refusal::Draining));
+    test_node.script.cut(true);
+    let refused = handle.create(transfer(1, "known")).await;
+    assert_eq!(refused, Err(Refusal::OutcomeUnknown), "not looked up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_request_gets_its_tx_from_a_halted_lane() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start_warm("a").await;
+    let handle = keeper.node.handle();
+    let made = handle.create(transfer(1, "known")).await.unwrap();
+    let lost = GrantId(Uuid::from_u128(7));
+    let halted = cluster.store.halt_lost_lane(lane(1), 100, lost, "lost");
+    assert_eq!(halted.await, Ok(true));
+    keeper.tasks.kill();
+    let other = cluster.start("b").await;
+    let handle = other.node.handle();
+    for id in ["opens-the-lane", "finds-it-halted"] {
+        let refused = handle.create(transfer(1, id)).await;
+        assert!(matches!(refused, Err(Refusal::Halted(_))), "{refused:?}");
+    }
+    let repeat = handle.create(transfer(1, "known")).await.unwrap();
+    assert_eq!(
+        (repeat.record.tx.id, repeat.is_new),
+        (made.record.tx.id, false)
+    );
+    let mut reused = transfer(1, "known");
+    reused.payload.value += domain::U256::ONE;
+    let reused = handle.create(reused).await;
+    assert!(matches!(reused, Err(Refusal::KeyReused(_))), "{reused:?}");
+    other.script.cut(true);
+    let refused = handle.create(transfer(1, "known")).await;
+    assert_eq!(refused, Err(Refusal::OutcomeUnknown), "not looked up");
 }
