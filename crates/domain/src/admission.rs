@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::lane::UNRECORDED_PREFIX;
 use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
 use crate::lane::total_cost;
-use crate::{ChainId, FeeQuote, FeeRules, LaneKey, Payload, RequestId, TxType};
+use crate::{ChainId, FeeQuote, FeeRules, Fees, LaneKey, Payload, RequestId, TxType};
 
 /// The gas of a plain transfer.
 pub(crate) const TRANSFER_GAS: u64 = 21_000;
@@ -59,6 +59,16 @@ pub enum AdmissionError {
         offered: u128,
         /// The base fee of the next block, or `chain.feeFloor` where that is higher.
         least: u128,
+    },
+    /// Nodes with a minimum refuse it.
+    #[error("the request offers a tip of {offered} wei per gas, and chain {chain} demands {floor}")]
+    TipBelowFloor {
+        /// The chain.
+        chain: ChainId,
+        /// The tip that would be signed.
+        offered: u128,
+        /// `chain.feeFloor`.
+        floor: u128,
     },
     /// The account cannot pay for it besides all that is open.
     #[error("{0}")]
@@ -149,13 +159,32 @@ pub fn check_execution(
         return Err(AdmissionError::LegacyOnly(chain));
     }
     let least = quote.base_fee.unwrap_or(0).max(rules.floor);
-    match payload.fee_limit() {
-        Some(offered) if offered < least => Err(AdmissionError::FeeTooLow {
+    if let Some(offered) = payload.fee_limit().filter(|offered| *offered < least) {
+        return Err(AdmissionError::FeeTooLow {
             chain,
             offered,
             least,
+        });
+    }
+    check_tip(chain, rules, quote, payload)
+}
+
+/// Checks the tip that would be signed. One that the request does not name keeps the floor by itself.
+fn check_tip(
+    chain: ChainId,
+    rules: &FeeRules,
+    quote: FeeQuote,
+    payload: &Payload,
+) -> Result<(), AdmissionError> {
+    match rules.fees(payload, quote) {
+        Fees::Eip1559 {
+            max_priority_fee, ..
+        } if max_priority_fee < rules.floor => Err(AdmissionError::TipBelowFloor {
+            chain,
+            offered: max_priority_fee,
+            floor: rules.floor,
         }),
-        Some(_) | None => Ok(()),
+        Fees::Eip1559 { .. } | Fees::Legacy { .. } => Ok(()),
     }
 }
 
@@ -419,6 +448,30 @@ mod tests {
         assert_eq!(check(None, Some(5), legacy), Ok(()));
         let refused = Err(AdmissionError::LegacyOnly(CHAIN));
         assert_eq!(check(Some(500), None, legacy), refused, "no base fee");
+    }
+
+    #[test]
+    fn named_tip_must_reach_the_floor() {
+        let check = |max_fee: Option<u128>, tip: Option<u128>| {
+            let mut offer = payload();
+            offer.max_fee_per_gas = max_fee;
+            offer.max_priority_fee_per_gas = tip;
+            execution(&offer, 21_000, QUOTE)
+        };
+        let refused = Err(AdmissionError::TipBelowFloor {
+            chain: CHAIN,
+            offered: 4,
+            floor: 5,
+        });
+        assert_eq!(check(None, Some(4)), refused);
+        assert_eq!(check(Some(500), Some(4)), refused);
+        assert_eq!(check(None, Some(5)), Ok(()));
+        assert_eq!(check(Some(100), Some(5)), Ok(()));
+        assert_eq!(check(Some(100), None), Ok(()), "the quoted tip is raised");
+        assert_eq!(check(None, None), Ok(()));
+        let mut legacy = payload();
+        legacy.gas_price = Some(100);
+        assert_eq!(execution(&legacy, 21_000, QUOTE), Ok(()), "no tip");
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn refusal_of(error: AdmissionError) -> Refusal {
         AdmissionError::LegacyOnly(_) => Refusal::TypeNotSupported(why),
         AdmissionError::GasAboveLimit { .. } => Refusal::GasAboveLimit(why),
         AdmissionError::GasTooLow { .. } => Refusal::GasTooLow(why),
-        AdmissionError::FeeTooLow { .. } => Refusal::FeeBelowFloor(why),
+        AdmissionError::FeeTooLow { .. } | AdmissionError::TipBelowFloor { .. } => Refusal::FeeBelowFloor(why),
     }
 }
 
