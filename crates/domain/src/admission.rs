@@ -150,7 +150,7 @@ pub fn check_execution(
     quote: FeeQuote,
     (payload, gas): (&Payload, u64),
 ) -> Result<(), AdmissionError> {
-    let limit = quote.block_gas_limit.into_iter().chain(tx_gas_cap).min();
+    let limit = gas_max(tx_gas_cap, quote);
     if let Some(limit) = limit.filter(|limit| gas > *limit) {
         return Err(AdmissionError::GasAboveLimit { chain, gas, limit });
     }
@@ -186,6 +186,12 @@ fn check_tip(
         }),
         Fees::Eip1559 { .. } | Fees::Legacy { .. } => Ok(()),
     }
+}
+
+/// The most gas of one transaction: that of a block, or the limit per transaction where that is lower.
+#[must_use]
+pub fn gas_max(tx_gas_cap: Option<u64>, quote: FeeQuote) -> Option<u64> {
+    quote.block_gas_limit.into_iter().chain(tx_gas_cap).min()
 }
 
 /// What an account has after a block, and what of it is committed.
@@ -267,15 +273,17 @@ pub fn check_request_kind(
     }
 }
 
-/// The gas limit for an estimate: `margin_percent` hundredths of it (120 = 1.2 times), never less than the estimate.
+/// The gas limit for an estimate: `margin_percent` hundredths of it (120 = 1.2 times), never less than the estimate. The
+/// margin ends at the most gas of one transaction, where that is known: it must not make a call inadmissible.
 /// A plain transfer gets no margin, because its cost is fixed and whole balances must be movable.
 #[must_use]
-pub fn gas_limit(estimate: u64, margin_percent: u64) -> u64 {
+pub fn gas_limit(estimate: u64, margin_percent: u64, most: Option<u64>) -> u64 {
     if estimate <= TRANSFER_GAS {
         return estimate;
     }
     let with_margin = u128::from(estimate).saturating_mul(u128::from(margin_percent)) / 100;
-    u64::try_from(with_margin).unwrap_or(u64::MAX).max(estimate)
+    let with_margin = u64::try_from(with_margin).unwrap_or(u64::MAX);
+    with_margin.min(most.unwrap_or(u64::MAX)).max(estimate)
 }
 
 #[cfg(test)]
@@ -300,16 +308,26 @@ mod tests {
 
     #[test]
     fn estimate_gets_the_margin_and_never_shrinks() {
-        assert_eq!(gas_limit(100_000, 120), 120_000);
-        assert_eq!(gas_limit(100_001, 120), 120_001, "rounded down");
-        assert_eq!(gas_limit(100_000, 50), 100_000);
-        assert_eq!(gas_limit(u64::MAX, 120), u64::MAX);
+        assert_eq!(gas_limit(100_000, 120, None), 120_000);
+        assert_eq!(gas_limit(100_001, 120, None), 120_001, "rounded down");
+        assert_eq!(gas_limit(100_000, 50, None), 100_000);
+        assert_eq!(gas_limit(u64::MAX, 120, None), u64::MAX);
+    }
+
+    #[test]
+    fn margin_ends_at_the_most_gas_of_one_transaction() {
+        assert_eq!(gas_limit(100_000, 120, Some(110_000)), 110_000);
+        assert_eq!(gas_limit(100_000, 120, Some(130_000)), 120_000);
+        assert_eq!(gas_limit(100_000, 120, Some(90_000)), 100_000, "refused");
+        assert_eq!(gas_max(None, QUOTE), Some(30_000_000));
+        assert_eq!(gas_max(Some(16_777_216), QUOTE), Some(16_777_216));
+        assert_eq!(gas_max(Some(40_000_000), QUOTE), Some(30_000_000));
     }
 
     #[test]
     fn plain_transfer_gets_no_margin() {
-        assert_eq!(gas_limit(21_000, 120), 21_000);
-        assert_eq!(gas_limit(21_001, 200), 42_002);
+        assert_eq!(gas_limit(21_000, 120, None), 21_000);
+        assert_eq!(gas_limit(21_001, 200, None), 42_002);
     }
 
     #[test]

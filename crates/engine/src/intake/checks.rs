@@ -1,7 +1,7 @@
 //! What intake checks and looks up before a request is routed. The rules themselves are in `domain::admission`.
 
 use domain::admission::{self, AdmissionError};
-use domain::{Payload, TxId};
+use domain::{FeeQuote, Payload, TxId};
 use tokio::sync::SemaphorePermit;
 
 use crate::core::Core;
@@ -110,6 +110,9 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
     let Payload {
         to, value, data, ..
     } = &new.payload;
+    let rules = &chain_state.rules;
+    let quote = chain_state.view.get().map_or(FeeQuote::LEAST, |view| view.fee);
+    let gas_max = admission::gas_max(rules.tx_gas_cap, quote);
     let call = CallRequest {
         from: new.lane.signer,
         to: *to,
@@ -122,7 +125,8 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
             Some(gas) => Ok(gas),
             None => Ok(admission::gas_limit(
                 least,
-                chain_state.rules.gas_margin_percent,
+                rules.gas_margin_percent,
+                gas_max,
             )),
         },
         Err(CallError::Reverted(reason)) => Err(Refusal::Reverted(reason)),
