@@ -123,7 +123,7 @@ pub fn check_fees(
 
 /// Checks that a request's gas limit covers what the payload costs before it runs, as far as it is known of the chain
 /// (which estimates this gas for a no-op): what an older chain would accept is not refused.
-pub fn check_gas(
+fn check_gas(
     chain: ChainId,
     no_op_gas: Option<u64>,
     (payload, gas): (&Payload, u64),
@@ -141,7 +141,8 @@ pub fn check_gas(
     }
 }
 
-/// Checks that the chain can execute a request with this gas limit, as far as its newest head shows. A tx that no block
+/// Checks that the chain can execute a request with this gas limit, as far as its newest head shows
+/// ([`FeeQuote::LEAST`] where none is known). A tx that no block
 /// can include would hold up every tx behind it.
 pub fn check_execution(
     chain: ChainId,
@@ -466,6 +467,30 @@ mod tests {
         assert_eq!(check(None, Some(5), legacy), Ok(()));
         let refused = Err(AdmissionError::LegacyOnly(CHAIN));
         assert_eq!(check(Some(500), None, legacy), refused, "no base fee");
+    }
+
+    #[test]
+    fn configured_limits_hold_while_no_head_is_known() {
+        let check = |offer: &Payload, gas| execution(offer, gas, FeeQuote::LEAST);
+        assert_eq!(check(&payload(), 40_000_000), Ok(()));
+        assert!(matches!(
+            check(&payload(), 40_000_001),
+            Err(AdmissionError::GasAboveLimit { .. })
+        ));
+        assert!(matches!(
+            check(&payload(), 20_999),
+            Err(AdmissionError::GasTooLow { .. })
+        ));
+        let mut offer = payload();
+        offer.gas_price = Some(4);
+        let refused = check(&offer, 21_000);
+        assert!(matches!(refused, Err(AdmissionError::FeeTooLow { .. })));
+        offer.gas_price = None;
+        offer.max_fee_per_gas = Some(5);
+        assert_eq!(check(&offer, 21_000), Ok(()), "the chain's type is open");
+        offer.max_priority_fee_per_gas = Some(4);
+        let refused = check(&offer, 21_000);
+        assert!(matches!(refused, Err(AdmissionError::TipBelowFloor { .. })));
     }
 
     #[test]

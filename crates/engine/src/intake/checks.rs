@@ -4,7 +4,7 @@ use domain::admission::{self, AdmissionError};
 use domain::{FeeQuote, Payload, TxId};
 use tokio::sync::SemaphorePermit;
 
-use crate::core::Core;
+use crate::core::{ChainState, Core};
 use crate::node::{AcceptedTx, NewTx, Refusal, Simulate};
 use crate::ports::{CallError, CallRequest, StoreError, TxRecord};
 use crate::shard::lookup_refusal;
@@ -24,8 +24,8 @@ pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
         .map_err(refusal_of)
 }
 
-/// Checks that the chain can execute a request with this gas limit. Without a view of the chain little is known, and the
-/// lane finds out.
+/// Checks that the chain can execute a request with this gas limit. Without a view of the chain the configured limits and
+/// the rules of every chain hold, and the lane finds out the rest.
 pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), Refusal> {
     let NewTx { lane, payload, .. } = new;
     let chain_state = core.chain(lane.chain_id);
@@ -33,13 +33,15 @@ pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), 
     if is_reservation {
         return Ok(()); // nothing is sent from here
     }
-    let Some(view) = chain_state.view.get() else {
-        return admission::check_gas(lane.chain_id, None, (payload, gas)).map_err(refusal_of);
-    };
     let (fee, tx_gas_cap) = (&chain_state.rules.lane.fee, chain_state.rules.tx_gas_cap);
-    let checked =
-        admission::check_execution(lane.chain_id, fee, tx_gas_cap, view.fee, (payload, gas));
-    checked.map_err(refusal_of)
+    let quote = known_quote(chain_state);
+    admission::check_execution(lane.chain_id, fee, tx_gas_cap, quote, (payload, gas))
+        .map_err(refusal_of)
+}
+
+fn known_quote(chain_state: &ChainState) -> FeeQuote {
+    let view = chain_state.view.get();
+    view.map_or(FeeQuote::LEAST, |view| view.fee)
 }
 
 fn refusal_of(error: AdmissionError) -> Refusal {
@@ -111,8 +113,7 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
         to, value, data, ..
     } = &new.payload;
     let rules = &chain_state.rules;
-    let quote = chain_state.view.get().map_or(FeeQuote::LEAST, |view| view.fee);
-    let gas_max = admission::gas_max(rules.tx_gas_cap, quote);
+    let gas_max = admission::gas_max(rules.tx_gas_cap, known_quote(chain_state));
     let call = CallRequest {
         from: new.lane.signer,
         to: *to,

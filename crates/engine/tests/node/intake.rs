@@ -230,6 +230,54 @@ async fn gas_below_a_transfer_is_refused_without_a_view_of_the_chain() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn configured_limits_hold_without_a_view_of_the_chain() {
+    let cluster = Cluster::new();
+    cluster.chain.set_down(0, true);
+    let limited = |config: &mut NodeConfig| {
+        let rules = config.chains.get_mut(&CHAIN).unwrap();
+        rules.tx_gas_cap = Some(100_000);
+        rules.lane.fee.floor = 10;
+    };
+    let test_node = cluster.start_with("a", limited).await;
+    let handle = test_node.node.handle();
+    let mut large = transfer(1, "large");
+    large.payload.gas = Some(100_001);
+    let refused = handle.create(large).await;
+    assert!(
+        matches!(refused, Err(Refusal::GasAboveLimit(_))),
+        "{refused:?}"
+    );
+    let mut cheap = transfer(1, "cheap");
+    cheap.payload.max_fee_per_gas = Some(9);
+    let mut low_tip = transfer(1, "low-tip");
+    low_tip.payload.max_priority_fee_per_gas = Some(9);
+    for low in [cheap, low_tip] {
+        let refused = handle.create(low).await;
+        assert!(
+            matches!(refused, Err(Refusal::FeeBelowFloor(_))),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn margin_of_an_estimate_ends_at_the_most_gas_of_a_transaction() {
+    let mut call = transfer(1, "call");
+    call.payload.gas = None;
+    call.payload.value = domain::U256::ZERO;
+    call.payload.data = Bytes::from(vec![1; 100]);
+    let estimate = call.payload.intrinsic_gas();
+    let cluster = Cluster::new();
+    let limited = |config: &mut NodeConfig| {
+        let rules = config.chains.get_mut(&CHAIN).unwrap();
+        rules.tx_gas_cap = Some(estimate + 10);
+    };
+    let test_node = cluster.start_with("a", limited).await;
+    let accepted = test_node.node.handle().create(call).await.unwrap();
+    assert_eq!(accepted.record.tx.request.gas, estimate + 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn refusal_is_uncertain_where_the_look_up_failed() {
     let cluster = Cluster::new();
     let test_node = cluster.start_warm("a").await;
