@@ -100,7 +100,7 @@ async fn check_way(
         );
         return Err(match request.method().is_safe() {
             true => problem,
-            false => problem.without_look_up(),
+            false => problem.with_possible_effect(),
         });
     }
     browser::check(&api.config.browser_guard, &request)?;

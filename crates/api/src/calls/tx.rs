@@ -31,7 +31,7 @@ pub(crate) async fn create(
     // Acquired before the request is accepted: a refusal afterwards would hide the acceptance.
     let permit = api
         .acquire_waiter_permit(wait)
-        .map_err(Problem::without_look_up)?;
+        .map_err(Problem::with_possible_effect)?;
     let accepted = api.node.create(request).await?;
     let status = accepted_status(&accepted);
     let record = match permit {

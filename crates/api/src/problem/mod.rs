@@ -45,8 +45,9 @@ impl Problem {
         }
     }
 
-    /// The problem of a request that may repeat one that was accepted, and was not looked up.
-    pub(crate) fn without_look_up(self) -> Self {
+    /// The problem of a request that may have an effect: it was not looked up and may be a repeat, or what failed came after
+    /// the effect.
+    pub(crate) fn with_possible_effect(self) -> Self {
         Self {
             may_have_effect: true,
             ..self
@@ -97,7 +98,7 @@ impl From<Refusal> for Problem {
         };
         let problem = Self::new(kind, refusal.to_string());
         match refusal.may_have_effect() {
-            true => problem.without_look_up(),
+            true => problem.with_possible_effect(),
             false => problem,
         }
     }

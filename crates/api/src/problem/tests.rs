@@ -92,7 +92,7 @@ async fn document_has_headers_and_every_member() {
     assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
     assert_eq!(response.headers()[RETRY_AFTER], "1");
     let body = to_bytes(response.into_body(), 4_096).await.unwrap();
-    expect![[r#"{"type":"urn:lanekeeper:problem:outcome-unknown","title":"The outcome is not known","status":503,"detail":"the store's answer was lost; repeat with the same requestId to learn what happened","retryable":true,"effect":"unknown"}"#]].assert_eq(std::str::from_utf8(&body).unwrap());
+    expect![[r#"{"type":"urn:lanekeeper:problem:outcome-unknown","title":"The outcome is not known","status":503,"detail":"the store's answer was lost; repeat the request, with the same requestId if it has one, to learn what happened","retryable":true,"effect":"unknown"}"#]].assert_eq(std::str::from_utf8(&body).unwrap());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tokio::sync::SemaphorePermit;
 
 use crate::core::{ChainState, Core};
 use crate::node::{AcceptedTx, NewTx, Refusal, Simulate};
-use crate::ports::{CallError, CallRequest, StoreError, TxRecord};
+use crate::ports::{CallError, CallRequest, TxRecord};
 use crate::shard::lookup_refusal;
 
 /// Checks a request against the configuration and the admission rules.
@@ -158,7 +158,7 @@ pub(super) async fn find_by_request_id(
 /// Reads a tx that is known to be stored.
 pub(super) async fn read_stored_tx(core: &Core, id: TxId) -> Result<TxRecord, Refusal> {
     let _permit = wait_for_lookup(core).await?;
-    let record = core.ports.store.tx(id).await.map_err(queue_refusal)?;
+    let record = core.ports.store.tx(id).await.map_err(Refusal::of_write)?;
     record.ok_or(Refusal::OutcomeUnknown)
 }
 
@@ -171,17 +171,5 @@ pub(super) fn answer_repeat(record: TxRecord, new: &NewTx) -> Result<AcceptedTx,
         })
     } else {
         Err(Refusal::KeyReused(new.request_id.clone()))
-    }
-}
-
-/// The refusal for a request that is not in the store's queue, or perhaps is.
-pub(super) fn queue_refusal(error: StoreError) -> Refusal {
-    match error {
-        StoreError::Halted(reason) => Refusal::Halted(reason),
-        StoreError::Unreconciled(_) | StoreError::Busy(_) => error.into(),
-        StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
-            tracing::warn!(%error, "a request may have been queued: the store gave no certain answer");
-            Refusal::OutcomeUnknown
-        }
     }
 }

@@ -19,7 +19,7 @@ use crate::routing::{self, Route};
 use crate::shard::ShardOutcome;
 use checks::{
     GasDecision, answer_repeat, check_admission, check_execution, determine_gas_limit,
-    find_by_request_id, queue_refusal, read_stored_tx, refuse_unless_known,
+    find_by_request_id, read_stored_tx, refuse_unless_known,
 };
 use lane_call::call_lane;
 
@@ -329,7 +329,7 @@ async fn queue_in_store(core: &Core, request: &RoutedRequest) -> Result<Accepted
     // From here on the request may be stored, whatever fails.
     let stored = core.ports.store.queue_requests(vec![queued]).await;
     let tx = stored
-        .map_err(|error| request.refusal(queue_refusal(error)))?
+        .map_err(|error| request.refusal(Refusal::of_write(error)))?
         .into_iter()
         .next()
         .ok_or(Refusal::OutcomeUnknown)?;

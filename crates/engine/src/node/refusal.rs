@@ -53,7 +53,9 @@ pub enum Refusal {
     #[error("the store does not answer: {0}")]
     StoreUnavailable(String),
     /// The outcome of a commit is unknown: the request may be stored or not.
-    #[error("the store's answer was lost; repeat with the same requestId to learn what happened")]
+    #[error(
+        "the store's answer was lost; repeat the request, with the same requestId if it has one, to learn what happened"
+    )]
     OutcomeUnknown,
     /// The lane takes no work until an operator decides.
     #[error("the lane is halted: {0}")]
@@ -84,6 +86,18 @@ impl Refusal {
             | Self::ChainUnavailable(_)
             | Self::Halted(_)
             | Self::Draining => false,
+        }
+    }
+
+    /// Of a write that failed, outside of the gate: where the store's answer is lost, it may have happened.
+    pub(crate) fn of_write(error: StoreError) -> Self {
+        match error {
+            StoreError::Halted(reason) => Self::Halted(reason),
+            StoreError::Unreconciled(_) | StoreError::Busy(_) => error.into(),
+            StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
+                tracing::warn!(%error, "the store gave no certain answer to a write, which may have happened");
+                Self::OutcomeUnknown
+            }
         }
     }
 
