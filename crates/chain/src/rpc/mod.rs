@@ -213,9 +213,7 @@ impl Chain for RpcChain {
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
-        self.endpoints
-            .dry_run(1, |endpoint| Box::pin(call::estimate_gas(endpoint, call)))
-            .await?
+        call::estimate_from_endpoints(&self.endpoints, call).await
     }
 
     async fn wait_for_head(&self) {

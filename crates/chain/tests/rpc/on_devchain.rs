@@ -161,6 +161,7 @@ async fn fresh_chain_is_read() {
         to: Some(Address::repeat_byte(7)),
         value: U256::from(1),
         data: Bytes::new(),
+        gas_max: None,
     };
     assert_eq!(chain.estimate_gas(&call).await, Ok(21_000));
 }
@@ -345,6 +346,7 @@ async fn revert_reason_is_read_before_and_after_mining() {
         to: None,
         value,
         data: data.clone(),
+        gas_max: None,
     };
     let reason = "custom error 0xdeadbeef".to_owned();
     let estimate = fixture.chain.estimate_gas(&call(U256::ZERO)).await;

@@ -1,6 +1,7 @@
 //! What intake checks and looks up before a request is routed. The rules themselves are in `domain::admission`.
 
 use domain::admission::{self, AdmissionError};
+use domain::lane::BalanceCheck;
 use domain::{FeeQuote, Payload, TxId};
 use tokio::sync::SemaphorePermit;
 
@@ -119,6 +120,7 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
         to: *to,
         value: *value,
         data: data.clone(),
+        gas_max: new.payload.gas.into_iter().chain(gas_max).min(),
     };
     match chain_state.chain.estimate_gas(&call).await {
         Ok(least) => match new.payload.gas {
@@ -131,7 +133,12 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
             )),
         },
         Err(CallError::Reverted(reason)) => Err(Refusal::Reverted(reason)),
-        Err(CallError::Underfunded(why)) => Err(Refusal::Underfunded(why)),
+        Err(CallError::Underfunded(why)) => Err(match rules.lane.balance {
+            BalanceCheck::Check => Refusal::Underfunded(why),
+            BalanceCheck::Off => Refusal::BadPayload(format!(
+                "gas cannot be estimated while the account lacks the value of the call ({why}): name it in the payload"
+            )),
+        }),
         Err(CallError::Refused(why)) => Err(Refusal::BadPayload(why)),
         Err(CallError::Chain(error)) => Err(Refusal::ChainUnavailable(error.to_string())),
     }

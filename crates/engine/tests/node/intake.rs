@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::{Bytes, ChainId, GrantId, Nonce, RequestId, TxType};
 use engine::node::{NewTx, NodeConfig, Refusal, Simulate};
-use engine::ports::Store as _;
+use engine::ports::{CallError, Store as _};
 use sim::chain::MemoryChain;
 use sim::network::LinkFaults;
 use tokio::sync::Notify;
@@ -390,4 +390,28 @@ async fn known_request_gets_its_tx_from_a_halted_lane() {
     other.script.cut(true);
     let refused = handle.create(transfer(1, "known")).await;
     assert_eq!(refused, Err(Refusal::OutcomeUnknown), "not looked up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_endpoint_alone_does_not_refuse_a_call() {
+    let lies = [
+        Err(CallError::Reverted("no reason given".to_owned())),
+        Err(CallError::Refused("unknown".to_owned())),
+        Ok(u64::MAX),
+    ];
+    for lie in lies {
+        let cluster = Cluster::with_endpoints(2);
+        cluster.chain.set_false_estimate(0, Some(lie.clone()));
+        let test_node = cluster.start("a").await;
+        let handle = test_node.node.handle();
+        crate::support::sleep(Duration::from_secs(1)).await; // the block gas limit is known
+        let mut request = transfer(1, "call");
+        request.payload.gas = None;
+        let accepted = handle.create(request.clone()).await;
+        assert!(accepted.is_ok(), "{lie:?}: {accepted:?}");
+        cluster.chain.set_false_estimate(1, Some(lie.clone()));
+        request.request_id = RequestId::parse("confirmed").unwrap();
+        let refused = handle.create(request).await;
+        assert!(refused.is_err(), "{lie:?}: {refused:?}");
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 use domain::SendOutcome;
+use engine::ports::CallError;
 
 use super::false_fees::FeeReport;
 use super::ledger::{BLOCK_GAS, Ledger, cost, intrinsic_gas};
@@ -73,6 +74,8 @@ pub(super) struct Endpoint {
     pub(super) fee_report: FeeReport,
     /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
+    /// It answers every estimate so.
+    pub(super) false_estimate: Option<Result<u64, CallError>>,
 }
 
 impl Endpoint {

@@ -180,6 +180,13 @@ impl RemoteChain {
         order
     }
 
+    /// Whether an endpoint is not asked to confirm what another one answers.
+    fn is_no_witness(&self, at: usize) -> bool {
+        let is_cooling_down = self.is_cooling_down(at);
+        let endpoint = &self.chain.lock().endpoints[at];
+        endpoint.is_down || is_cooling_down || endpoint.lag > 0
+    }
+
     fn is_cooling_down(&self, at: usize) -> bool {
         let unanswered = self.unanswered.lock();
         let unanswered = unanswered.unwrap_or_else(PoisonError::into_inner);
@@ -542,11 +549,26 @@ impl Chain for RemoteChain {
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
-        let call = call.clone();
-        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
-            endpoint_view.estimate_gas(ledger, &call)
-        };
-        self.read(Method::Estimates, query).await?.1
+        let gas_max = call.gas_max.unwrap_or(u64::MAX);
+        let mut refusal = Err(ChainError::Unreachable("there is no endpoint".to_owned()).into());
+        let mut is_refused = false;
+        for at in self.endpoint_order() {
+            if is_refused && self.is_no_witness(at) {
+                break;
+            }
+            let call = call.clone();
+            let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+                endpoint_view.estimate_gas(ledger, &call)
+            };
+            match self.call_endpoint(at, Method::Estimates, query).await {
+                Ok(Ok(gas)) if gas <= gas_max => return Ok(gas),
+                Ok(answer) if is_refused => return answer,
+                Ok(answer) => (refusal, is_refused) = (answer, true),
+                Err(_) if is_refused => {}
+                Err(error) => refusal = Err(error.into()),
+            }
+        }
+        refusal
     }
 
     async fn wait_for_head(&self) {
