@@ -195,6 +195,28 @@ pub fn gas_max(tx_gas_cap: Option<u64>, quote: FeeQuote) -> Option<u64> {
     quote.block_gas_limit.into_iter().chain(tx_gas_cap).min()
 }
 
+/// What the newest blocks of two endpoints show of a chain, where two answer: the more permissive of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Whether one of them has a base fee.
+    pub has_base_fee: bool,
+    /// The higher gas limit.
+    pub gas_limit: Option<u64>,
+}
+
+impl HeadLimits {
+    /// The quote of a followed head, without what another endpoint contradicts.
+    #[must_use]
+    pub fn relax(self, quote: FeeQuote) -> FeeQuote {
+        let higher = self.gas_limit.unwrap_or(0);
+        FeeQuote {
+            base_fee: quote.base_fee.or(self.has_base_fee.then_some(0)),
+            block_gas_limit: quote.block_gas_limit.map(|limit| limit.max(higher)),
+            ..quote
+        }
+    }
+}
+
 /// What an account has after a block, and what of it is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountFunds {
@@ -231,6 +253,15 @@ pub fn check_balance(funds: AccountFunds, needed: U256) -> Result<(), AdmissionE
         needed,
         missing,
     })))
+}
+
+impl AdmissionError {
+    /// Whether it stems from a head, which one endpoint alone may report wrongly. (Base fees are followed only as far as
+    /// they are credible.)
+    #[must_use]
+    pub fn stems_from_head(&self) -> bool {
+        matches!(self, Self::GasAboveLimit { .. } | Self::LegacyOnly(_))
+    }
 }
 
 /// The networks of Ethereum: mainnet, Sepolia, Hoodi.
@@ -284,7 +315,8 @@ pub fn gas_limit(estimate: u64, margin_percent: u64, most: Option<u64>) -> u64 {
     }
     let with_margin = u128::from(estimate).saturating_mul(u128::from(margin_percent)) / 100;
     let with_margin = u64::try_from(with_margin).unwrap_or(u64::MAX);
-    with_margin.min(most.unwrap_or(u64::MAX)).max(estimate)
+    let most = most.filter(|most| estimate <= *most).unwrap_or(u64::MAX);
+    with_margin.min(most).max(estimate)
 }
 
 #[cfg(test)]
@@ -319,7 +351,7 @@ mod tests {
     fn margin_ends_at_the_most_gas_of_one_transaction() {
         assert_eq!(gas_limit(100_000, 120, Some(110_000)), 110_000);
         assert_eq!(gas_limit(100_000, 120, Some(130_000)), 120_000);
-        assert_eq!(gas_limit(100_000, 120, Some(90_000)), 100_000, "refused");
+        assert_eq!(gas_limit(100_000, 120, Some(90_000)), 120_000, "refused");
         assert_eq!(gas_max(None, QUOTE), Some(30_000_000));
         assert_eq!(gas_max(Some(16_777_216), QUOTE), Some(16_777_216));
         assert_eq!(gas_max(Some(40_000_000), QUOTE), Some(30_000_000));
@@ -491,6 +523,35 @@ mod tests {
         offer.max_priority_fee_per_gas = Some(4);
         let refused = check(&offer, 21_000);
         assert!(matches!(refused, Err(AdmissionError::TipBelowFloor { .. })));
+    }
+
+    #[test]
+    fn quote_is_relaxed_by_what_another_endpoint_shows() {
+        let lie = FeeQuote {
+            base_fee: None,
+            block_gas_limit: Some(1),
+            ..QUOTE
+        };
+        let mut offer = payload();
+        offer.max_fee_per_gas = Some(100);
+        let limits = HeadLimits {
+            has_base_fee: true,
+            gas_limit: Some(30_000_000),
+        };
+        let low = execution(&offer, 21_000, lie).unwrap_err();
+        let same_gas_limit = FeeQuote {
+            block_gas_limit: None,
+            ..lie
+        };
+        let other_type = execution(&offer, 21_000, same_gas_limit).unwrap_err();
+        assert!(low.stems_from_head() && other_type.stems_from_head());
+        assert_eq!(execution(&offer, 21_000, limits.relax(lie)), Ok(()));
+        let nothing = HeadLimits::default().relax(lie);
+        assert_eq!(nothing, lie);
+        assert_eq!(HeadLimits::default().relax(QUOTE), QUOTE);
+        offer.max_fee_per_gas = Some(1);
+        let dear = execution(&offer, 21_000, QUOTE).unwrap_err();
+        assert!(!dear.stems_from_head());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::broadcaster::Outbox;
 use crate::cluster::{Cluster, Observations};
 use crate::customers::Customers;
 use crate::feed::Feed;
+use crate::head_limits::KnownLimits;
 use crate::history::HistoryWatch;
 use crate::node::{ChainRules, NodeConfig, Ports, Refusal};
 use crate::ownership::Leases;
@@ -112,6 +113,7 @@ pub(crate) struct ChainState {
     pub(crate) outbox: Outbox,
     pub(crate) watched: WatchedHashes,
     pub(crate) view: LatestView,
+    pub(crate) head_limits: KnownLimits,
     /// Bounds how many lanes fetch receipts by hash at once.
     pub(crate) receipt_workers: Semaphore,
     pub(crate) revert_reasons: RevertReasons,
@@ -130,6 +132,7 @@ impl ChainState {
             rules,
             watched: WatchedHashes::default(),
             view: LatestView::default(),
+            head_limits: KnownLimits::default(),
             revert_reasons: RevertReasons::default(),
             sent_wakeup: Notify::new(),
             unreachable_since: Mutex::default(),

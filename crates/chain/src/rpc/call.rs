@@ -101,7 +101,9 @@ async fn estimate_as_funded(
 }
 
 async fn query_estimate(endpoint: &Endpoint, params: &Value) -> Result<Outcome<u64>, Failure> {
-    let answer = endpoint.query::<Quantity>("eth_estimateGas", params).await?;
+    let answer = endpoint
+        .query::<Quantity>("eth_estimateGas", params)
+        .await?;
     Ok(answer.map(|gas| gas.0))
 }
 

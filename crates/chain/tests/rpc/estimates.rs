@@ -1,13 +1,15 @@
-//! Estimates of gas: what refuses a call is confirmed by a second endpoint, and no estimate decides about money.
+//! Estimates of gas and limits of heads: what refuses a call is confirmed by a second endpoint, and no estimate decides about
+//! money.
 
 use std::time::{Duration, Instant};
 
+use domain::admission::HeadLimits;
 use domain::{Bytes, U256};
 use engine::ports::{CallError, CallRequest, Chain as _, ChainError};
 use serde_json::{Value, json};
 
 use crate::fake_node::{FakeNode, FakeReply, chain_of, unreachable_url};
-use crate::reads::call;
+use crate::reads::{block, call};
 
 async fn node_with(estimate: impl Fn(&Value) -> FakeReply + Send + Sync + 'static) -> FakeNode {
     FakeNode::start(move |method, params| match method {
@@ -130,4 +132,30 @@ async fn call_that_reverts_whatever_the_account_has_is_reverted() {
     .await;
     let (found, _) = estimate(&[&node], &call()).await;
     assert!(matches!(found, Err(CallError::Reverted(_))), "{found:?}");
+}
+
+async fn node_with_head(gas_limit: &'static str, base_fee: Option<&'static str>) -> FakeNode {
+    FakeNode::start(move |_, _| {
+        let mut head = block(7);
+        head["gasLimit"] = json!(gas_limit);
+        head["baseFeePerGas"] = json!(base_fee);
+        FakeReply::Result(head)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn head_limits_are_the_more_permissive_of_two_endpoints() {
+    let liar = node_with_head("0x1", None).await;
+    let honest = node_with_head("0x1c9c380", Some("0x7")).await;
+    let limits = |has_base_fee, gas_limit| {
+        Ok(HeadLimits {
+            has_base_fee,
+            gas_limit: Some(gas_limit),
+        })
+    };
+    let both = chain_of(vec![liar.url(), honest.url()]);
+    assert_eq!(both.head_limits().await, limits(true, 30_000_000));
+    let alone = chain_of(vec![liar.url(), unreachable_url().await]);
+    assert_eq!(alone.head_limits().await, limits(false, 1));
 }

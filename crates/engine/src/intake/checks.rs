@@ -2,10 +2,11 @@
 
 use domain::admission::{self, AdmissionError};
 use domain::lane::BalanceCheck;
-use domain::{FeeQuote, Payload, TxId};
+use domain::{FeeQuote, LaneKey, Payload, TxId};
 use tokio::sync::SemaphorePermit;
 
 use crate::core::{ChainState, Core};
+use crate::head_limits::head_limits;
 use crate::node::{AcceptedTx, NewTx, Refusal, Simulate};
 use crate::ports::{CallError, CallRequest, TxRecord};
 use crate::shard::lookup_refusal;
@@ -27,17 +28,45 @@ pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
 
 /// Checks that the chain can execute a request with this gas limit. Without a view of the chain the configured limits and
 /// the rules of every chain hold, and the lane finds out the rest.
-pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), Refusal> {
+pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), AdmissionError> {
     let NewTx { lane, payload, .. } = new;
     let chain_state = core.chain(lane.chain_id);
     let is_reservation = core.reservations(*lane).is_some();
     if is_reservation {
         return Ok(()); // nothing is sent from here
     }
-    let (fee, tx_gas_cap) = (&chain_state.rules.lane.fee, chain_state.rules.tx_gas_cap);
+    check_quote(chain_state, known_quote(chain_state), (*lane, payload, gas))
+}
+
+/// Has a refusal that stems from the followed head confirmed by what a second endpoint shows.
+pub(super) async fn confirm_refusal(
+    core: &Core,
+    new: &NewTx,
+    gas: u64,
+    refusal: AdmissionError,
+) -> Result<(), Refusal> {
+    let NewTx { lane, payload, .. } = new;
+    let chain_state = core.chain(lane.chain_id);
     let quote = known_quote(chain_state);
+    let limits = match refusal.stems_from_head() {
+        true => head_limits(core, lane.chain_id).await,
+        false => None,
+    };
+    let Some(relaxed) = limits.map(|limits| limits.relax(quote)) else {
+        return Err(refusal_of(refusal));
+    };
+    check_quote(chain_state, relaxed, (*lane, payload, gas)).map_err(refusal_of)?;
+    tracing::warn!(%lane, %refusal, "the followed head refuses a request that another endpoint's head admits; it is admitted");
+    Ok(())
+}
+
+fn check_quote(
+    chain_state: &ChainState,
+    quote: FeeQuote,
+    (lane, payload, gas): (LaneKey, &Payload, u64),
+) -> Result<(), AdmissionError> {
+    let (fee, tx_gas_cap) = (&chain_state.rules.lane.fee, chain_state.rules.tx_gas_cap);
     admission::check_execution(lane.chain_id, fee, tx_gas_cap, quote, (payload, gas))
-        .map_err(refusal_of)
 }
 
 fn known_quote(chain_state: &ChainState) -> FeeQuote {
@@ -55,7 +84,9 @@ fn refusal_of(error: AdmissionError) -> Refusal {
         AdmissionError::LegacyOnly(_) => Refusal::TypeNotSupported(why),
         AdmissionError::GasAboveLimit { .. } => Refusal::GasAboveLimit(why),
         AdmissionError::GasTooLow { .. } => Refusal::GasTooLow(why),
-        AdmissionError::FeeTooLow { .. } | AdmissionError::TipBelowFloor { .. } => Refusal::FeeBelowFloor(why),
+        AdmissionError::FeeTooLow { .. } | AdmissionError::TipBelowFloor { .. } => {
+            Refusal::FeeBelowFloor(why)
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use crate::ports::{PeerError, QueuedRequest, TxRecord};
 use crate::routing::{self, Route};
 use crate::shard::ShardOutcome;
 use checks::{
-    GasDecision, answer_repeat, check_admission, check_execution, determine_gas_limit,
-    find_by_request_id, read_stored_tx, refuse_unless_known,
+    GasDecision, answer_repeat, check_admission, check_execution, confirm_refusal,
+    determine_gas_limit, find_by_request_id, read_stored_tx, refuse_unless_known,
 };
 use lane_call::call_lane;
 
@@ -96,7 +96,10 @@ async fn admit_request(
         GasDecision::Existing(record) => return answer_repeat(*record, &new).map(existing),
     };
     if let Err(refusal) = check_execution(core, &new, gas) {
-        return refuse_unless_known(core, &new, refusal).await.map(existing);
+        if let Some(record) = find_by_request_id(core, &new).await? {
+            return answer_repeat(record, &new).map(existing);
+        }
+        confirm_refusal(core, &new, gas, refusal).await?;
     }
     let new = Box::new(new);
     Ok(Admission::Admitted { new, gas })

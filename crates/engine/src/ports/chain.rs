@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{AccountBalance, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer};
 use domain::{
@@ -176,6 +177,9 @@ pub trait Chain: Send + Sync + 'static {
 
     /// The fees that get a transaction into a block soon after this one, which is followed.
     async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError>;
+
+    /// What the newest blocks of two endpoints allow, where two answer.
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError>;
 
     /// Gas that a call needs, without margin, where possible also if the account cannot pay for it. An answer that refuses the
     /// call (an error of the call, or more gas than it may need) is that of two endpoints, where two answer.

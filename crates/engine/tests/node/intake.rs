@@ -415,3 +415,21 @@ async fn one_endpoint_alone_does_not_refuse_a_call() {
         assert!(refused.is_err(), "{lie:?}: {refused:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn gas_limit_that_one_endpoint_reports_alone_refuses_nothing() {
+    let cluster = Cluster::with_endpoints(2);
+    cluster.chain.set_false_gas_limit(0, Some(20_000));
+    let test_node = cluster.start("a").await;
+    let handle = test_node.node.handle();
+    crate::support::sleep(Duration::from_secs(1)).await; // the block gas limit is known
+    let accepted = handle.create(transfer(1, "r1")).await;
+    assert!(accepted.is_ok(), "{accepted:?}");
+    cluster.chain.set_false_gas_limit(1, Some(20_500));
+    crate::support::sleep(Duration::from_secs(2)).await;
+    let refused = handle.create(transfer(1, "r2")).await;
+    assert!(
+        matches!(refused, Err(Refusal::GasAboveLimit(_))),
+        "{refused:?}"
+    );
+}

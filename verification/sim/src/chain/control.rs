@@ -123,9 +123,17 @@ impl MemoryChain {
         self.record_setting(|| format!("endpoint {endpoint} reports fees: {report:?}"));
     }
 
+    /// An endpoint reports blocks with this gas limit, or with the right one.
+    pub fn set_false_gas_limit(&self, endpoint: usize, gas_limit: Option<u64>) {
+        self.lock().endpoints[endpoint].false_gas_limit = gas_limit;
+        self.record_setting(|| format!("endpoint {endpoint} reports gas limit: {gas_limit:?}"));
+    }
+
     /// An endpoint answers every estimate so, or what is right.
     pub fn set_false_estimate(&self, endpoint: usize, answer: Option<Result<u64, CallError>>) {
-        self.lock().endpoints[endpoint].false_estimate.clone_from(&answer);
+        self.lock().endpoints[endpoint]
+            .false_estimate
+            .clone_from(&answer);
         self.record_setting(|| format!("endpoint {endpoint} estimates: {answer:?}"));
     }
 

@@ -74,6 +74,8 @@ pub(super) struct Endpoint {
     pub(super) fee_report: FeeReport,
     /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
+    /// It reports blocks with this gas limit.
+    pub(super) false_gas_limit: Option<u64>,
     /// It answers every estimate so.
     pub(super) false_estimate: Option<Result<u64, CallError>>,
 }

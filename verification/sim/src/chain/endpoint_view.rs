@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use domain::admission::HeadLimits;
 use domain::lane::{AccountBalance, AccountNonces, ChainQuery, ConsumedNonce, NonceConsumer};
 use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
 use engine::ports::{BlockTag, CallError, CallRequest, HashFilter};
 
-use super::ledger::{Ledger, REVERTS};
+use super::false_fees::FeeReport;
+use super::ledger::{BLOCK_GAS, Ledger, REVERTS};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndpointView {
@@ -177,6 +179,14 @@ impl EndpointView {
             transaction: found.remove(&nonce),
         });
         Some(consumed.collect())
+    }
+
+    pub(super) fn head_limits(self, ledger: &Ledger) -> HeadLimits {
+        let endpoint = &ledger.endpoints[self.endpoint];
+        HeadLimits {
+            has_base_fee: endpoint.fee_report != FeeReport::NoBaseFee,
+            gas_limit: Some(endpoint.false_gas_limit.unwrap_or(BLOCK_GAS)),
+        }
     }
 
     pub(super) fn estimate_gas(

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
     AccountBalance, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer,
@@ -542,10 +543,30 @@ impl Chain for RemoteChain {
         match &self.prices {
             Some(prices) => self.quote_checked(prices, followed).await,
             None => {
-                let quote = |_, ledger: &Ledger| ledger.quote();
+                let quote = |view: EndpointView, ledger: &Ledger| FeeQuote {
+                    block_gas_limit: view.head_limits(ledger).gas_limit,
+                    ..ledger.quote()
+                };
                 Ok(self.read(Method::Fees, quote).await?.1)
             }
         }
+    }
+
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
+        let (first, one) = self
+            .read(Method::Headers, EndpointView::head_limits)
+            .await?;
+        let other = match self.second_endpoint(first) {
+            Some(at) => {
+                let limits = self.call_endpoint(at, Method::Headers, EndpointView::head_limits);
+                limits.await.unwrap_or(one)
+            }
+            None => one,
+        };
+        Ok(HeadLimits {
+            has_base_fee: one.has_base_fee || other.has_base_fee,
+            gas_limit: one.gas_limit.max(other.gas_limit),
+        })
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
     AccountBalance, AccountNonces, Agreement, ChainQuery, ConsumedNonce, EndpointNonces,
@@ -355,6 +356,10 @@ impl Chain for FakeChain {
             no_op_gas: None,
             recent_max: None,
         })
+    }
+
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
+        Ok(HeadLimits::default())
     }
 
     async fn estimate_gas(&self, _call: &CallRequest) -> Result<u64, CallError> {
