@@ -112,6 +112,8 @@ pub(crate) struct ChainState {
     pub(crate) rules: ChainRules,
     pub(crate) outbox: Outbox,
     pub(crate) watched: WatchedHashes,
+    /// Whether a second endpoint can confirm what one of them answers.
+    pub(crate) has_second_endpoint: bool,
     pub(crate) view: LatestView,
     pub(crate) head_limits: KnownLimits,
     /// Bounds how many lanes fetch receipts by hash at once.
@@ -126,6 +128,7 @@ pub(crate) struct ChainState {
 impl ChainState {
     pub(crate) fn new(chain: Arc<dyn Chain>, rules: ChainRules) -> Self {
         Self {
+            has_second_endpoint: chain.endpoints().len() > 1,
             chain,
             outbox: Outbox::default(),
             receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),

@@ -186,10 +186,18 @@ impl Chain for RpcChain {
         &self,
         account: Address,
         not_below: u64,
+        quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
-        self.endpoints
-            .read_first(|endpoint| Box::pin(balance::account_balance(endpoint, account, not_below)))
-            .await
+        let query = |endpoint| -> BoxFuture<'_, _> {
+            Box::pin(balance::account_balance(endpoint, account, not_below))
+        };
+        if quorum == Quorum::One {
+            return self.endpoints.read_first(query).await;
+        }
+        let (one, other) = self.endpoints.query_two(CallKind::Read, query).await?;
+        Ok(other
+            .filter(|other| other.balance > one.balance)
+            .unwrap_or(one))
     }
 
     async fn find_consumer(

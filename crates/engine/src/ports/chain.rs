@@ -146,11 +146,12 @@ pub trait Chain: Send + Sync + 'static {
     ) -> Result<EndpointNonces, ChainError>;
 
     /// The account's balance and nonce, both of the newest block of one endpoint. An endpoint whose newest block is
-    /// lower than this does not count.
+    /// lower than this does not count. With [`Quorum::Two`] the higher balance of two endpoints, where two answer.
     async fn account_balance(
         &self,
         account: Address,
         not_below: u64,
+        quorum: Quorum,
     ) -> Result<AccountBalance, ChainError>;
 
     /// Whether a transaction is in a mempool or in a block: at the first endpoint, or, with

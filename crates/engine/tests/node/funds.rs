@@ -229,3 +229,19 @@ async fn call_that_cannot_be_estimated_without_money_must_name_its_gas_where_not
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn balance_that_one_endpoint_reports_alone_refuses_nothing() {
+    let cluster = Cluster::with_endpoints(2);
+    cluster.chain.set_false_balance(0, Some(U256::ZERO));
+    let test_node = cluster.start("a").await;
+    let handle = test_node.node.handle();
+    for id in ["first", "second"] {
+        let accepted = handle.create(transfer(1, id)).await;
+        assert!(accepted.is_ok(), "{accepted:?}");
+        sleep(Duration::from_secs(40)).await; // the balance that it knew is too old by now
+    }
+    cluster.chain.set_false_balance(1, Some(U256::from(7)));
+    let refused = handle.create(transfer(1, "third")).await;
+    assert_eq!(missing(&refused), 3 * COST - 7, "the higher one counts");
+}

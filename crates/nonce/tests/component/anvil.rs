@@ -120,6 +120,7 @@ impl Chain for Node {
         &self,
         _account: Address,
         _not_below: u64,
+        _quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         Err(unusable())
     }

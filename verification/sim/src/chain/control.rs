@@ -123,6 +123,12 @@ impl MemoryChain {
         self.record_setting(|| format!("endpoint {endpoint} reports fees: {report:?}"));
     }
 
+    /// An endpoint reports this balance of every account, or the right ones.
+    pub fn set_false_balance(&self, endpoint: usize, balance: Option<U256>) {
+        self.lock().endpoints[endpoint].false_balance = balance;
+        self.record_setting(|| format!("endpoint {endpoint} reports balances: {balance:?}"));
+    }
+
     /// An endpoint reports blocks with this gas limit, or with the right one.
     pub fn set_false_gas_limit(&self, endpoint: usize, gas_limit: Option<u64>) {
         self.lock().endpoints[endpoint].false_gas_limit = gas_limit;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 use domain::SendOutcome;
 use engine::ports::CallError;
 
@@ -74,6 +74,8 @@ pub(super) struct Endpoint {
     pub(super) fee_report: FeeReport,
     /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
+    /// It reports this balance of every account.
+    pub(super) false_balance: Option<U256>,
     /// It reports blocks with this gas limit.
     pub(super) false_gas_limit: Option<u64>,
     /// It answers every estimate so.

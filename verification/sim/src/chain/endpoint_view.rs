@@ -121,7 +121,9 @@ impl EndpointView {
         (head.header.number >= not_below).then_some(AccountBalance {
             block: head.header.number,
             nonce: account.nonce,
-            balance: account.balance,
+            balance: ledger.endpoints[self.endpoint]
+                .false_balance
+                .unwrap_or(account.balance),
         })
     }
 

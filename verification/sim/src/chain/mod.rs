@@ -240,6 +240,7 @@ impl Chain for MemoryChain {
         &self,
         account: Address,
         not_below: u64,
+        _quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         let found = EndpointView::FIRST.account_balance(&self.lock(), account, not_below);
         found.ok_or_else(|| ChainError::Unusable(format!("there is no block {not_below}")))

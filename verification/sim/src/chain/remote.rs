@@ -481,23 +481,35 @@ impl Chain for RemoteChain {
         &self,
         account: Address,
         not_below: u64,
+        quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.account_balance(ledger, account, not_below)
         };
         self.record_balance(account, None);
         let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
+        let mut found: Option<AccountBalance> = None;
         for at in self.endpoint_order() {
+            if found.is_some() && self.is_no_witness(at) {
+                break;
+            }
             match self.call_endpoint(at, Method::Balance, query).await {
-                Ok(Some(found)) => {
-                    self.record_balance(account, Some(found));
-                    return Ok(found);
+                Ok(Some(other)) => {
+                    let is_confirmed = found.is_some() || quorum == Quorum::One;
+                    found = found
+                        .filter(|one| one.balance >= other.balance)
+                        .or(Some(other));
+                    if is_confirmed {
+                        break;
+                    }
                 }
                 Ok(None) => last = ChainError::Unusable(format!("endpoint {at} is behind")),
                 Err(error) => last = error,
             }
         }
-        Err(last)
+        let found = found.ok_or(last)?;
+        self.record_balance(account, Some(found));
+        Ok(found)
     }
 
     async fn find_consumer(

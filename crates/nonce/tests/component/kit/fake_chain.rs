@@ -301,6 +301,7 @@ impl Chain for FakeChain {
         &self,
         _account: Address,
         _not_below: u64,
+        _quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         let why = "reservations cost nothing here".to_owned();
         Err(ChainError::Unusable(why))
