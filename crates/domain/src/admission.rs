@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::lane::UNRECORDED_PREFIX;
 use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
 use crate::lane::total_cost;
-use crate::{ChainId, FeeQuote, FeeRules, LaneKey, Payload, RequestId, TxType};
+use crate::{ChainId, FeeQuote, FeeRules, Fees, LaneKey, Payload, RequestId, TxType};
 
 /// The gas of a plain transfer.
 pub(crate) const TRANSFER_GAS: u64 = 21_000;
@@ -59,6 +59,16 @@ pub enum AdmissionError {
         offered: u128,
         /// The base fee of the next block, or `chain.feeFloor` where that is higher.
         least: u128,
+    },
+    /// Nodes with a minimum refuse it.
+    #[error("the request offers a tip of {offered} wei per gas, and chain {chain} demands {floor}")]
+    TipBelowFloor {
+        /// The chain.
+        chain: ChainId,
+        /// The tip that would be signed.
+        offered: u128,
+        /// `chain.feeFloor`.
+        floor: u128,
     },
     /// The account cannot pay for it besides all that is open.
     #[error("{0}")]
@@ -113,7 +123,7 @@ pub fn check_fees(
 
 /// Checks that a request's gas limit covers what the payload costs before it runs, as far as it is known of the chain
 /// (which estimates this gas for a no-op): what an older chain would accept is not refused.
-pub fn check_gas(
+fn check_gas(
     chain: ChainId,
     no_op_gas: Option<u64>,
     (payload, gas): (&Payload, u64),
@@ -131,7 +141,8 @@ pub fn check_gas(
     }
 }
 
-/// Checks that the chain can execute a request with this gas limit, as far as its newest head shows. A tx that no block
+/// Checks that the chain can execute a request with this gas limit, as far as its newest head shows
+/// ([`FeeQuote::LEAST`] where none is known). A tx that no block
 /// can include would hold up every tx behind it.
 pub fn check_execution(
     chain: ChainId,
@@ -140,7 +151,7 @@ pub fn check_execution(
     quote: FeeQuote,
     (payload, gas): (&Payload, u64),
 ) -> Result<(), AdmissionError> {
-    let limit = quote.block_gas_limit.into_iter().chain(tx_gas_cap).min();
+    let limit = gas_max(tx_gas_cap, quote);
     if let Some(limit) = limit.filter(|limit| gas > *limit) {
         return Err(AdmissionError::GasAboveLimit { chain, gas, limit });
     }
@@ -149,13 +160,60 @@ pub fn check_execution(
         return Err(AdmissionError::LegacyOnly(chain));
     }
     let least = quote.base_fee.unwrap_or(0).max(rules.floor);
-    match payload.fee_limit() {
-        Some(offered) if offered < least => Err(AdmissionError::FeeTooLow {
+    if let Some(offered) = payload.fee_limit().filter(|offered| *offered < least) {
+        return Err(AdmissionError::FeeTooLow {
             chain,
             offered,
             least,
+        });
+    }
+    check_tip(chain, rules, quote, payload)
+}
+
+/// Checks the tip that would be signed. One that the request does not name keeps the floor by itself.
+fn check_tip(
+    chain: ChainId,
+    rules: &FeeRules,
+    quote: FeeQuote,
+    payload: &Payload,
+) -> Result<(), AdmissionError> {
+    match rules.fees(payload, quote) {
+        Fees::Eip1559 {
+            max_priority_fee, ..
+        } if max_priority_fee < rules.floor => Err(AdmissionError::TipBelowFloor {
+            chain,
+            offered: max_priority_fee,
+            floor: rules.floor,
         }),
-        Some(_) | None => Ok(()),
+        Fees::Eip1559 { .. } | Fees::Legacy { .. } => Ok(()),
+    }
+}
+
+/// The most gas of one transaction: that of a block, or the limit per transaction where that is lower.
+#[must_use]
+pub fn gas_max(tx_gas_cap: Option<u64>, quote: FeeQuote) -> Option<u64> {
+    quote.block_gas_limit.into_iter().chain(tx_gas_cap).min()
+}
+
+/// What the newest blocks of two endpoints show of a chain, where two answer: the more permissive of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Whether one of them has a base fee.
+    pub has_base_fee: bool,
+    /// The higher gas limit.
+    pub gas_limit: Option<u64>,
+}
+
+impl HeadLimits {
+    /// The quote of a followed head, without what another endpoint contradicts.
+    #[must_use]
+    pub fn relax(self, quote: FeeQuote) -> FeeQuote {
+        let higher = self.gas_limit.unwrap_or(0);
+        FeeQuote {
+            base_fee: quote.base_fee.or(self.has_base_fee.then_some(0)),
+            block_gas_limit: quote.block_gas_limit.map(|limit| limit.max(higher)),
+            ..quote
+        }
     }
 }
 
@@ -195,6 +253,15 @@ pub fn check_balance(funds: AccountFunds, needed: U256) -> Result<(), AdmissionE
         needed,
         missing,
     })))
+}
+
+impl AdmissionError {
+    /// Whether it stems from a head, which one endpoint alone may report wrongly. (Base fees are followed only as far as
+    /// they are credible.)
+    #[must_use]
+    pub fn stems_from_head(&self) -> bool {
+        matches!(self, Self::GasAboveLimit { .. } | Self::LegacyOnly(_))
+    }
 }
 
 /// The networks of Ethereum: mainnet, Sepolia, Hoodi.
@@ -238,15 +305,18 @@ pub fn check_request_kind(
     }
 }
 
-/// The gas limit for an estimate: `margin_percent` hundredths of it (120 = 1.2 times), never less than the estimate.
+/// The gas limit for an estimate: `margin_percent` hundredths of it (120 = 1.2 times), never less than the estimate. The
+/// margin ends at the most gas of one transaction, where that is known: it must not make a call inadmissible.
 /// A plain transfer gets no margin, because its cost is fixed and whole balances must be movable.
 #[must_use]
-pub fn gas_limit(estimate: u64, margin_percent: u64) -> u64 {
+pub fn gas_limit(estimate: u64, margin_percent: u64, most: Option<u64>) -> u64 {
     if estimate <= TRANSFER_GAS {
         return estimate;
     }
     let with_margin = u128::from(estimate).saturating_mul(u128::from(margin_percent)) / 100;
-    u64::try_from(with_margin).unwrap_or(u64::MAX).max(estimate)
+    let with_margin = u64::try_from(with_margin).unwrap_or(u64::MAX);
+    let most = most.filter(|most| estimate <= *most).unwrap_or(u64::MAX);
+    with_margin.min(most).max(estimate)
 }
 
 #[cfg(test)]
@@ -271,16 +341,26 @@ mod tests {
 
     #[test]
     fn estimate_gets_the_margin_and_never_shrinks() {
-        assert_eq!(gas_limit(100_000, 120), 120_000);
-        assert_eq!(gas_limit(100_001, 120), 120_001, "rounded down");
-        assert_eq!(gas_limit(100_000, 50), 100_000);
-        assert_eq!(gas_limit(u64::MAX, 120), u64::MAX);
+        assert_eq!(gas_limit(100_000, 120, None), 120_000);
+        assert_eq!(gas_limit(100_001, 120, None), 120_001, "rounded down");
+        assert_eq!(gas_limit(100_000, 50, None), 100_000);
+        assert_eq!(gas_limit(u64::MAX, 120, None), u64::MAX);
+    }
+
+    #[test]
+    fn margin_ends_at_the_most_gas_of_one_transaction() {
+        assert_eq!(gas_limit(100_000, 120, Some(110_000)), 110_000);
+        assert_eq!(gas_limit(100_000, 120, Some(130_000)), 120_000);
+        assert_eq!(gas_limit(100_000, 120, Some(90_000)), 120_000, "refused");
+        assert_eq!(gas_max(None, QUOTE), Some(30_000_000));
+        assert_eq!(gas_max(Some(16_777_216), QUOTE), Some(16_777_216));
+        assert_eq!(gas_max(Some(40_000_000), QUOTE), Some(30_000_000));
     }
 
     #[test]
     fn plain_transfer_gets_no_margin() {
-        assert_eq!(gas_limit(21_000, 120), 21_000);
-        assert_eq!(gas_limit(21_001, 200), 42_002);
+        assert_eq!(gas_limit(21_000, 120, None), 21_000);
+        assert_eq!(gas_limit(21_001, 200, None), 42_002);
     }
 
     #[test]
@@ -419,6 +499,83 @@ mod tests {
         assert_eq!(check(None, Some(5), legacy), Ok(()));
         let refused = Err(AdmissionError::LegacyOnly(CHAIN));
         assert_eq!(check(Some(500), None, legacy), refused, "no base fee");
+    }
+
+    #[test]
+    fn configured_limits_hold_while_no_head_is_known() {
+        let check = |offer: &Payload, gas| execution(offer, gas, FeeQuote::LEAST);
+        assert_eq!(check(&payload(), 40_000_000), Ok(()));
+        assert!(matches!(
+            check(&payload(), 40_000_001),
+            Err(AdmissionError::GasAboveLimit { .. })
+        ));
+        assert!(matches!(
+            check(&payload(), 20_999),
+            Err(AdmissionError::GasTooLow { .. })
+        ));
+        let mut offer = payload();
+        offer.gas_price = Some(4);
+        let refused = check(&offer, 21_000);
+        assert!(matches!(refused, Err(AdmissionError::FeeTooLow { .. })));
+        offer.gas_price = None;
+        offer.max_fee_per_gas = Some(5);
+        assert_eq!(check(&offer, 21_000), Ok(()), "the chain's type is open");
+        offer.max_priority_fee_per_gas = Some(4);
+        let refused = check(&offer, 21_000);
+        assert!(matches!(refused, Err(AdmissionError::TipBelowFloor { .. })));
+    }
+
+    #[test]
+    fn quote_is_relaxed_by_what_another_endpoint_shows() {
+        let lie = FeeQuote {
+            base_fee: None,
+            block_gas_limit: Some(1),
+            ..QUOTE
+        };
+        let mut offer = payload();
+        offer.max_fee_per_gas = Some(100);
+        let limits = HeadLimits {
+            has_base_fee: true,
+            gas_limit: Some(30_000_000),
+        };
+        let low = execution(&offer, 21_000, lie).unwrap_err();
+        let same_gas_limit = FeeQuote {
+            block_gas_limit: None,
+            ..lie
+        };
+        let other_type = execution(&offer, 21_000, same_gas_limit).unwrap_err();
+        assert!(low.stems_from_head() && other_type.stems_from_head());
+        assert_eq!(execution(&offer, 21_000, limits.relax(lie)), Ok(()));
+        let nothing = HeadLimits::default().relax(lie);
+        assert_eq!(nothing, lie);
+        assert_eq!(HeadLimits::default().relax(QUOTE), QUOTE);
+        offer.max_fee_per_gas = Some(1);
+        let dear = execution(&offer, 21_000, QUOTE).unwrap_err();
+        assert!(!dear.stems_from_head());
+    }
+
+    #[test]
+    fn named_tip_must_reach_the_floor() {
+        let check = |max_fee: Option<u128>, tip: Option<u128>| {
+            let mut offer = payload();
+            offer.max_fee_per_gas = max_fee;
+            offer.max_priority_fee_per_gas = tip;
+            execution(&offer, 21_000, QUOTE)
+        };
+        let refused = Err(AdmissionError::TipBelowFloor {
+            chain: CHAIN,
+            offered: 4,
+            floor: 5,
+        });
+        assert_eq!(check(None, Some(4)), refused);
+        assert_eq!(check(Some(500), Some(4)), refused);
+        assert_eq!(check(None, Some(5)), Ok(()));
+        assert_eq!(check(Some(100), Some(5)), Ok(()));
+        assert_eq!(check(Some(100), None), Ok(()), "the quoted tip is raised");
+        assert_eq!(check(None, None), Ok(()));
+        let mut legacy = payload();
+        legacy.gas_price = Some(100);
+        assert_eq!(execution(&legacy, 21_000, QUOTE), Ok(()), "no tip");
     }
 
     #[test]

@@ -24,11 +24,20 @@ const NO_OP_MARGIN_PERCENT: u64 = 150;
 const NO_OP_GAS_MAX: u64 = 5_000_000;
 
 impl FeeQuote {
+    /// What is known of every chain, as long as no head of this one is.
+    pub const LEAST: Self = Self {
+        base_fee: Some(0),
+        tip: 0,
+        block_gas_limit: None,
+        no_op_gas: None,
+        recent_max: None,
+    };
+
     /// The gas limit of a no-op.
     #[must_use]
     pub fn no_op_gas_limit(&self) -> u64 {
         let estimated = self.no_op_gas.unwrap_or(0);
-        let limit = admission::gas_limit(estimated, NO_OP_MARGIN_PERCENT);
+        let limit = admission::gas_limit(estimated, NO_OP_MARGIN_PERCENT, self.block_gas_limit);
         limit.clamp(admission::TRANSFER_GAS, NO_OP_GAS_MAX)
     }
 }

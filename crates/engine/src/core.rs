@@ -15,6 +15,7 @@ use crate::broadcaster::Outbox;
 use crate::cluster::{Cluster, Observations};
 use crate::customers::Customers;
 use crate::feed::Feed;
+use crate::head_limits::KnownLimits;
 use crate::history::HistoryWatch;
 use crate::node::{ChainRules, NodeConfig, Ports, Refusal};
 use crate::ownership::Leases;
@@ -111,7 +112,10 @@ pub(crate) struct ChainState {
     pub(crate) rules: ChainRules,
     pub(crate) outbox: Outbox,
     pub(crate) watched: WatchedHashes,
+    /// Whether a second endpoint can confirm what one of them answers.
+    pub(crate) has_second_endpoint: bool,
     pub(crate) view: LatestView,
+    pub(crate) head_limits: KnownLimits,
     /// Bounds how many lanes fetch receipts by hash at once.
     pub(crate) receipt_workers: Semaphore,
     pub(crate) revert_reasons: RevertReasons,
@@ -124,12 +128,14 @@ pub(crate) struct ChainState {
 impl ChainState {
     pub(crate) fn new(chain: Arc<dyn Chain>, rules: ChainRules) -> Self {
         Self {
+            has_second_endpoint: chain.endpoints().len() > 1,
             chain,
             outbox: Outbox::default(),
             receipt_workers: Semaphore::new(rules.receipt_workers.max(1)),
             rules,
             watched: WatchedHashes::default(),
             view: LatestView::default(),
+            head_limits: KnownLimits::default(),
             revert_reasons: RevertReasons::default(),
             sent_wakeup: Notify::new(),
             unreachable_since: Mutex::default(),

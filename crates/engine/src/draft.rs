@@ -105,6 +105,10 @@ impl LaneDraft {
         for mut create in creates {
             let may_wait = create.balance_queries < BALANCE_QUERIES_MAX;
             match self.lane.check_funds(&create.request, create.arrived_at) {
+                FundsDecision::Refuse(_) if !create.is_shortfall_confirmed => {
+                    create.is_shortfall_confirmed = true;
+                    undrafted.waiting.push(create);
+                }
                 FundsDecision::Refuse(why) => undrafted.refused.push((create, why)),
                 FundsDecision::QueryBalance if may_wait => {
                     create.balance_queries += 1;
@@ -294,6 +298,7 @@ mod tests {
                 is_repeat: false,
                 maybe_stored: false,
                 balance_queries: 0,
+                is_shortfall_confirmed: false,
             });
         draft.accept_creates(creates.collect(), NOW);
         let node = NodeName("a".into());

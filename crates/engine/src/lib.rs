@@ -28,6 +28,7 @@ mod finals_watch;
 mod broadcaster;
 mod customers;
 mod follower;
+mod head_limits;
 mod history;
 mod poll_schedule;
 mod revert_reasons;

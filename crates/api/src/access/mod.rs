@@ -94,10 +94,14 @@ async fn check_way(
 ) -> Result<Response, Problem> {
     if request.extensions().get::<RestrictedConnection>().is_some() {
         count_refused_connection();
-        return Err(Problem::new(
+        let problem = Problem::new(
             ProblemKind::TooManyConnections,
             "this address, or all together, have too many connections: close some, or reuse them",
-        ));
+        );
+        return Err(match request.method().is_safe() {
+            true => problem,
+            false => problem.with_possible_effect(),
+        });
     }
     browser::check(&api.config.browser_guard, &request)?;
     Ok(next.run(request).await)

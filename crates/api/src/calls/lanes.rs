@@ -64,7 +64,9 @@ pub(crate) async fn resume(
             format!("lane {key} is not halted, so there is no loss to accept: nothing has changed"),
         ));
     }
-    lane_response(&api, key, StatusCode::ACCEPTED).await
+    // The loss is accepted, whatever becomes of the read.
+    let response = lane_response(&api, key, StatusCode::ACCEPTED).await;
+    response.map_err(Problem::with_possible_effect)
 }
 
 pub(super) fn lane_key(parts: PathParts<(String, String)>) -> Result<LaneKey, Problem> {

@@ -29,7 +29,9 @@ pub(crate) async fn create(
     let body = parse::read_json_body(&parts.headers, body, api.config.max_body).await?;
     let request = parse::parse_new_tx(&body, api.context(key, &origin(&parts)))?;
     // Acquired before the request is accepted: a refusal afterwards would hide the acceptance.
-    let permit = api.acquire_waiter_permit(wait)?;
+    let permit = api
+        .acquire_waiter_permit(wait)
+        .map_err(Problem::with_possible_effect)?;
     let accepted = api.node.create(request).await?;
     let status = accepted_status(&accepted);
     let record = match permit {
@@ -170,7 +172,7 @@ impl Api {
     ) -> Result<Option<TxRecord>, Problem> {
         tokio::select! {
             biased;
-            waited = self.node.wait(id, wait.until, wait.timeout) => Ok(waited?),
+            waited = self.node.wait(id, wait.until, wait.timeout) => waited.map_err(|refusal| Problem::from(refusal).of_read()),
             () = self.wait_closing() => Ok(self.node.tx(id).await?),
         }
     }

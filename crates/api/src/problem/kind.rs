@@ -108,7 +108,8 @@ impl ProblemKind {
             Self::UnknownChain => (404, Final, "The chain is not configured"),
             Self::UnknownSigner => (404, Final, "The signer is not configured"),
             Self::MethodNotAllowed => (405, Final, "The path has no such method"),
-            Self::BodyTimeout => (408, Retry, "The body arrived too slowly"),
+            // Its requests are not known.
+            Self::BodyTimeout => (408, Unknown, "The body arrived too slowly"),
             Self::NotKeeper => (409, Retry, "Another node keeps the lane"),
             Self::LaneNotHalted => (409, Final, "The lane is not halted"),
             Self::NonceRefused => (
@@ -170,11 +171,8 @@ impl ProblemKind {
         [409, 429, 503].contains(&self.row().0) && self.is_retryable()
     }
 
-    /// The effect of the request that failed: none, or unknown.
-    pub(super) fn effect(self) -> &'static str {
-        match self.row().1 {
-            Advice::Final | Advice::Retry => "none",
-            Advice::Unknown => "unknown",
-        }
+    /// Whether the request that failed may have had an effect, whatever it was.
+    pub(super) fn may_have_effect(self) -> bool {
+        self.row().1 == Advice::Unknown
     }
 }

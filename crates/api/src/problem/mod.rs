@@ -22,6 +22,8 @@ pub struct Problem {
     pub detail: String,
     /// The value of the body that breaks a rule.
     pub field_error: Option<FieldError>,
+    /// Whether the request may have an effect all the same.
+    pub may_have_effect: bool,
 }
 
 /// A value of the body and the rule that it breaks, for programs.
@@ -39,6 +41,24 @@ impl Problem {
             kind,
             detail: detail.into(),
             field_error: None,
+            may_have_effect: kind.may_have_effect(),
+        }
+    }
+
+    /// The problem of a request that may have an effect: it was not looked up and may be a repeat, or what failed came after
+    /// the effect.
+    pub(crate) fn with_possible_effect(self) -> Self {
+        Self {
+            may_have_effect: true,
+            ..self
+        }
+    }
+
+    /// The problem of a read.
+    pub(crate) fn of_read(self) -> Self {
+        Self {
+            may_have_effect: false,
+            ..self
         }
     }
 
@@ -76,7 +96,11 @@ impl From<Refusal> for Problem {
             Refusal::Halted(_) => ProblemKind::LaneHalted,
             Refusal::Draining => ProblemKind::Draining,
         };
-        Self::new(kind, refusal.to_string())
+        let problem = Self::new(kind, refusal.to_string());
+        match refusal.may_have_effect() {
+            true => problem.with_possible_effect(),
+            false => problem,
+        }
     }
 }
 
@@ -144,7 +168,10 @@ impl<'a> Document<'a> {
             status: problem.kind.status().as_u16(),
             detail: &problem.detail,
             retryable: problem.kind.is_retryable(),
-            effect: problem.kind.effect(),
+            effect: match problem.may_have_effect {
+                true => "unknown",
+                false => "none",
+            },
             request_id,
             errors: problem.field_error.as_slice(),
         }

@@ -14,7 +14,10 @@ fn list_of_problems() {
     let mut page = String::new();
     for &kind in ProblemKind::VARIANTS {
         let repeat = if kind.is_retryable() { "retry" } else { "-" };
-        let effect = kind.effect();
+        let effect = match kind.may_have_effect() {
+            true => "unknown",
+            false => "none",
+        };
         let status = kind.status().as_u16();
         writeln!(
             page,
@@ -42,7 +45,7 @@ fn list_of_problems() {
         404 unknown-chain - none: The chain is not configured
         404 unknown-signer - none: The signer is not configured
         405 method-not-allowed - none: The path has no such method
-        408 body-timeout retry none: The body arrived too slowly
+        408 body-timeout retry unknown: The body arrived too slowly
         409 not-keeper retry none: Another node keeps the lane
         409 lane-not-halted - none: The lane is not halted
         409 nonce-refused - none: The reservation is in another state, or has another holder
@@ -89,7 +92,7 @@ async fn document_has_headers_and_every_member() {
     assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
     assert_eq!(response.headers()[RETRY_AFTER], "1");
     let body = to_bytes(response.into_body(), 4_096).await.unwrap();
-    expect![[r#"{"type":"urn:lanekeeper:problem:outcome-unknown","title":"The outcome is not known","status":503,"detail":"the store's answer was lost; repeat with the same requestId to learn what happened","retryable":true,"effect":"unknown"}"#]].assert_eq(std::str::from_utf8(&body).unwrap());
+    expect![[r#"{"type":"urn:lanekeeper:problem:outcome-unknown","title":"The outcome is not known","status":503,"detail":"the store's answer was lost; repeat the request, with the same requestId if it has one, to learn what happened","retryable":true,"effect":"unknown"}"#]].assert_eq(std::str::from_utf8(&body).unwrap());
 }
 
 #[test]
@@ -137,11 +140,11 @@ fn refusals_map_to_the_documented_status() {
         (Refusal::Draining, 503, "shutting down"),
     ];
     for (refusal, status, mention) in cases {
-        let is_open = refusal == Refusal::OutcomeUnknown;
+        let is_open = refusal.may_have_effect();
         let problem = Problem::from(refusal);
         assert_eq!(problem.kind.status(), status, "{problem}");
         assert!(problem.detail.contains(mention), "{problem}");
-        assert_eq!(problem.kind.effect() == "unknown", is_open, "{problem}");
+        assert_eq!(problem.may_have_effect, is_open, "{problem}");
     }
     let cases = [
         (StoreError::Unavailable("why".into()), 503),

@@ -40,7 +40,7 @@ async fn new_request_gets_nonce_and_hash_and_repeat_gets_original() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_inbox_refuses_without_effect_and_retry_succeeds() {
+async fn full_inbox_refuses_without_look_up_and_retry_succeeds() {
     let mut plan = Plan::new(MemoryChain::new(CHAIN));
     plan.node.inbox = 4;
     let world = plan.start().await;
@@ -52,7 +52,7 @@ async fn full_inbox_refuses_without_effect_and_retry_succeeds() {
     assert!(!taken.is_empty() && refused.len() > 50, "{}", refused.len());
     for (_, response) in &refused {
         response.problem(429, "busy");
-        assert_eq!(response.body["effect"], "none");
+        assert_eq!(response.body["effect"], "unknown", "it is not looked up");
         assert!(response.headers.contains_key("retry-after"));
     }
     // Retries, one after the other, succeed and create nothing twice.
@@ -242,6 +242,7 @@ async fn too_many_waiters_are_refused_before_acceptance() {
     let (first, second) = tokio::join!(first, second);
     assert_eq!(first.status, 202);
     second.problem(429, "too-many-waiters");
+    assert_eq!(second.body["effect"], "unknown", "it is not looked up");
     assert_eq!(second.headers["retry-after"], "1");
     let path = format!("/api/v1/tx/by-request?signer={SIGNER}&requestId=r2");
     world.get(&path).await.problem(404, "unknown-tx");

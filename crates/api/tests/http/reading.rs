@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use domain::{GrantId, LaneKey};
+use engine::ports::Store as _;
 use futures::future::join_all;
 use serde_json::{Value, json};
 use sim::chain::MemoryChain;
@@ -389,6 +390,34 @@ async fn only_a_halted_lane_is_resumed() {
     let unused = format!("/api/v1/lanes/31337/{OTHER_SIGNER:#x}/resume");
     let unused = world.post(&unused, &accepted).await;
     unused.problem(409, "lane-not-halted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn resumption_whose_answer_is_lost_may_have_an_effect() {
+    let mut plan = Plan::new(MemoryChain::new(CHAIN).auto_mining());
+    let lane = LaneKey {
+        chain_id: CHAIN,
+        signer: SIGNER,
+    };
+    let grant = GrantId(Uuid::from_u128(7));
+    let store = MemoryStore::new(Arc::new(SimClock::new(7)));
+    let halt = store.halt_lost_lane(lane, 5, grant, "5 commits are gone");
+    assert_eq!(halt.await, Ok(true));
+    let link = Link::new(Rng::new(3), LinkFaults::NONE);
+    plan.ports.store = Arc::new(RemoteStore::new(store.clone(), link.clone()));
+    let world = plan.start().await;
+    link.set_faults(LinkFaults {
+        response_lost: 1_000,
+        ..LinkFaults::NONE
+    });
+    let path = format!("/api/v1/lanes/31337/{SIGNER:#x}/resume");
+    let accepted = json!({ "reason": "compared with the chain", "acceptLoss": true });
+    let lost = world.post(&path, &accepted).await;
+    lost.problem(503, "outcome-unknown");
+    assert_eq!(lost.body["effect"], "unknown");
+    link.set_faults(LinkFaults::NONE);
+    let again = world.post(&path, &accepted).await;
+    again.problem(409, "lane-not-halted");
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,6 +28,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// The turn of an endpoint that confirms another one's answer: it never has more than its share of the time. `None`
+    /// where it is behind or failing.
+    pub(super) fn to_confirm(self) -> Option<Self> {
+        let has_next = true;
+        (self.rank <= Rank::Slow).then_some(Self { has_next, ..self })
+    }
+
     /// Waits for the endpoint's answer to a query of so many requests, one after the other. While another endpoint is left
     /// that is not failing, each request has only a share of its time: an endpoint that hangs on a method must not hold up
     /// what others answer. The last one has the whole time, so that an answer that takes long everywhere arrives.
@@ -88,7 +95,7 @@ impl Endpoints {
         self.turns_for(CallKind::Read)
     }
 
-    fn turns_for(&self, kind: CallKind) -> Vec<Turn<'_>> {
+    pub(super) fn turns_for(&self, kind: CallKind) -> Vec<Turn<'_>> {
         let ranked = self.ranked(kind);
         let healthy = ranked.iter().rposition(|(rank, _)| *rank < Rank::Failed);
         let turns = ranked.iter().enumerate();

@@ -29,15 +29,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{AccountBalance, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer};
 use domain::{Address, B256, ChainId, FeeQuote, Header, Inclusion, Nonce, SendOutcome};
 use engine::ports::{
     BlockTag, CallError, CallRequest, Chain, ChainError, HashFilter, Quorum, SendTrust,
 };
+use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 
-use endpoint::Endpoint;
+use endpoint::{CallKind, Endpoint};
 use endpoints::Endpoints;
 use fee::FeeQuoter;
 use head_subscription::HeadSubscription;
@@ -184,10 +186,18 @@ impl Chain for RpcChain {
         &self,
         account: Address,
         not_below: u64,
+        quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
-        self.endpoints
-            .read_first(|endpoint| Box::pin(balance::account_balance(endpoint, account, not_below)))
-            .await
+        let query = |endpoint| -> BoxFuture<'_, _> {
+            Box::pin(balance::account_balance(endpoint, account, not_below))
+        };
+        if quorum == Quorum::One {
+            return self.endpoints.read_first(query).await;
+        }
+        let (one, other) = self.endpoints.query_two(CallKind::Read, query).await?;
+        Ok(other
+            .filter(|other| other.balance > one.balance)
+            .unwrap_or(one))
     }
 
     async fn find_consumer(
@@ -212,10 +222,20 @@ impl Chain for RpcChain {
         self.fees.quote(&self.endpoints, followed).await
     }
 
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
+        let query = |endpoint| -> BoxFuture<'_, _> { Box::pin(read::latest_block(endpoint)) };
+        let (one, other) = self.endpoints.query_two(CallKind::Read, query).await?;
+        let blocks = [one, other.flatten()];
+        let blocks = || blocks.iter().flatten();
+        let gas_limits = blocks().filter_map(|block| block.gas_limit.as_ref());
+        Ok(HeadLimits {
+            has_base_fee: blocks().any(|block| block.base_fee_per_gas.is_some()),
+            gas_limit: gas_limits.map(|limit| limit.0).max(),
+        })
+    }
+
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
-        self.endpoints
-            .dry_run(1, |endpoint| Box::pin(call::estimate_gas(endpoint, call)))
-            .await?
+        call::estimate_from_endpoints(&self.endpoints, call).await
     }
 
     async fn wait_for_head(&self) {

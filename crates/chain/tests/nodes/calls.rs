@@ -41,11 +41,17 @@ pub(crate) async fn check_calls(software: NodeSoftware) {
         to,
         value,
         data,
+        gas_max: None,
     };
     let simple = call(Some(BOB), U256::ONE, Bytes::new());
     let gas = fixture.chain.estimate_gas(&simple).await.unwrap();
     // Hardhat's search ends one above the lowest sufficient value.
     assert!((21_000..=21_001).contains(&gas), "{gas}");
+
+    // No estimate decides about money.
+    let poor = call(Some(BOB), U256::from(1) << 200, Bytes::new());
+    let gas = fixture.chain.estimate_gas(&poor).await;
+    assert!(matches!(gas, Ok(21_000..=21_001)), "{software:?}: {gas:?}");
 
     for (data, reason) in reasons() {
         let code = reverting_with(&data);

@@ -27,6 +27,7 @@ pub(crate) const CHAIN: ChainId = ChainId(31_337);
 const UNCOUNTED_METHODS: [&str; 2] = ["eth_chainId", "eth_blockNumber"];
 
 /// The reply to one call.
+#[derive(Clone)]
 pub(crate) enum FakeReply {
     Result(Value),
     /// The result, after this time.

@@ -1,7 +1,7 @@
 //! Fee quotes and gas estimates from nodes with different methods.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::FeeQuote;
@@ -333,8 +333,7 @@ async fn estimate_errors_of_call_and_node_differ() {
         ),
     ];
     for (reply, expected) in cases {
-        let reply = Mutex::new(Some(reply));
-        let fake = FakeNode::start(move |_, _| reply.lock().unwrap().take().unwrap()).await;
+        let fake = FakeNode::start(move |_, _| reply.clone()).await;
         let error = fake
             .chain()
             .estimate_gas(&call())

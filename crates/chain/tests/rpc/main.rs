@@ -7,6 +7,7 @@
 mod balances;
 mod consumer;
 mod endpoints;
+mod estimates;
 mod fake_node;
 mod fee_quotes;
 mod head_subscription;

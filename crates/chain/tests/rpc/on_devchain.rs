@@ -161,6 +161,7 @@ async fn fresh_chain_is_read() {
         to: Some(Address::repeat_byte(7)),
         value: U256::from(1),
         data: Bytes::new(),
+        gas_max: None,
     };
     assert_eq!(chain.estimate_gas(&call).await, Ok(21_000));
 }
@@ -169,19 +170,27 @@ async fn fresh_chain_is_read() {
 async fn balance_and_nonce_are_of_one_block() {
     let fixture = DevChainFixture::start(Mining::Instant).await;
     let DevChainFixture { chain, account, .. } = &fixture;
-    let before = chain.account_balance(*account, 0).await.unwrap();
+    let before = chain
+        .account_balance(*account, 0, Quorum::One)
+        .await
+        .unwrap();
     assert_eq!((before.block, before.nonce), (0, Nonce(0)));
     let attempts = fixture.sign(vec![fixture.transfer(0, 10 * GWEI)]).await;
     fixture.send(&attempts).await;
     let mined = fixture.wait_for_receipts(&[attempts[0].hash]).await;
-    let after = chain.account_balance(*account, 1).await.unwrap();
+    let after = chain
+        .account_balance(*account, 1, Quorum::One)
+        .await
+        .unwrap();
     let (gas, price) = (mined[0].gas_used, mined[0].effective_gas_price);
     let paid = U256::from(gas) * U256::from(price) + U256::from(1);
     assert_eq!(
         (after.nonce, after.balance),
         (Nonce(1), before.balance - paid)
     );
-    let ahead = chain.account_balance(*account, after.block + 100).await;
+    let ahead = chain
+        .account_balance(*account, after.block + 100, Quorum::One)
+        .await;
     assert!(ahead.is_err(), "{ahead:?}");
 }
 
@@ -345,6 +354,7 @@ async fn revert_reason_is_read_before_and_after_mining() {
         to: None,
         value,
         data: data.clone(),
+        gas_max: None,
     };
     let reason = "custom error 0xdeadbeef".to_owned();
     let estimate = fixture.chain.estimate_gas(&call(U256::ZERO)).await;

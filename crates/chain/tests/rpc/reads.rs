@@ -37,6 +37,7 @@ pub(crate) fn call() -> CallRequest {
         to: Some(Address::repeat_byte(2)),
         value: U256::from(1),
         data: Bytes::new(),
+        gas_max: None,
     }
 }
 

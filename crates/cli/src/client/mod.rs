@@ -200,7 +200,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
         format!("{title}: {detail}")
     };
     if problem.effect.as_deref() == Some("unknown") {
-        message += " (it may have been stored: repeat with the same --request-id to find out)";
+        message += " (it may have been stored: repeat it, with the same --request-id if it has one, to find out)";
     } else if problem.retryable {
         message += " (nothing was stored; trying again may help)";
     }

@@ -109,8 +109,10 @@ impl Lane {
                     committed: open.at(rules, quote),
                 };
                 let quoted = admission::cost(rules, quote, (&request.payload, request.gas));
-                // A head without a base fee may quote less than the limit that the request names and is counted with.
-                let needed = quoted.max(OpenCost::unsigned(&request.payload, request.gas).wei);
+                // At least what it is counted with once it is open: that can be more than the quote, where a head has no
+                // base fee or the request names its tip alone.
+                let unsigned = OpenCost::unsigned(&request.payload, request.gas);
+                let needed = quoted.max(unsigned.at(rules, quote));
                 match admission::check_balance(account, needed) {
                     Ok(()) => return FundsDecision::Accept,
                     Err(refusal) => (known.queried_at >= arrived_at).then_some(refusal),

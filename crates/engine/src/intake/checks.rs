@@ -1,12 +1,14 @@
 //! What intake checks and looks up before a request is routed. The rules themselves are in `domain::admission`.
 
 use domain::admission::{self, AdmissionError};
-use domain::{Payload, TxId};
+use domain::lane::BalanceCheck;
+use domain::{FeeQuote, LaneKey, Payload, TxId};
 use tokio::sync::SemaphorePermit;
 
-use crate::core::Core;
+use crate::core::{ChainState, Core};
+use crate::head_limits::head_limits;
 use crate::node::{AcceptedTx, NewTx, Refusal, Simulate};
-use crate::ports::{CallError, CallRequest, StoreError, TxRecord};
+use crate::ports::{CallError, CallRequest, TxRecord};
 use crate::shard::lookup_refusal;
 
 /// Checks a request against the configuration and the admission rules.
@@ -24,22 +26,52 @@ pub(super) fn check_admission(core: &Core, new: &NewTx) -> Result<(), Refusal> {
         .map_err(refusal_of)
 }
 
-/// Checks that the chain can execute a request with this gas limit. Without a view of the chain little is known, and the
-/// lane finds out.
-pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), Refusal> {
+/// Checks that the chain can execute a request with this gas limit. Without a view of the chain the configured limits and
+/// the rules of every chain hold, and the lane finds out the rest.
+pub(super) fn check_execution(core: &Core, new: &NewTx, gas: u64) -> Result<(), AdmissionError> {
     let NewTx { lane, payload, .. } = new;
     let chain_state = core.chain(lane.chain_id);
     let is_reservation = core.reservations(*lane).is_some();
     if is_reservation {
         return Ok(()); // nothing is sent from here
     }
-    let Some(view) = chain_state.view.get() else {
-        return admission::check_gas(lane.chain_id, None, (payload, gas)).map_err(refusal_of);
+    check_quote(chain_state, known_quote(chain_state), (*lane, payload, gas))
+}
+
+/// Has a refusal that stems from the followed head confirmed by what a second endpoint shows.
+pub(super) async fn confirm_refusal(
+    core: &Core,
+    new: &NewTx,
+    gas: u64,
+    refusal: AdmissionError,
+) -> Result<(), Refusal> {
+    let NewTx { lane, payload, .. } = new;
+    let chain_state = core.chain(lane.chain_id);
+    let quote = known_quote(chain_state);
+    let limits = match refusal.stems_from_head() {
+        true => head_limits(core, lane.chain_id).await,
+        false => None,
     };
+    let Some(relaxed) = limits.map(|limits| limits.relax(quote)) else {
+        return Err(refusal_of(refusal));
+    };
+    check_quote(chain_state, relaxed, (*lane, payload, gas)).map_err(refusal_of)?;
+    tracing::warn!(%lane, %refusal, "the followed head refuses a request that another endpoint's head admits; it is admitted");
+    Ok(())
+}
+
+fn check_quote(
+    chain_state: &ChainState,
+    quote: FeeQuote,
+    (lane, payload, gas): (LaneKey, &Payload, u64),
+) -> Result<(), AdmissionError> {
     let (fee, tx_gas_cap) = (&chain_state.rules.lane.fee, chain_state.rules.tx_gas_cap);
-    let checked =
-        admission::check_execution(lane.chain_id, fee, tx_gas_cap, view.fee, (payload, gas));
-    checked.map_err(refusal_of)
+    admission::check_execution(lane.chain_id, fee, tx_gas_cap, quote, (payload, gas))
+}
+
+fn known_quote(chain_state: &ChainState) -> FeeQuote {
+    let view = chain_state.view.get();
+    view.map_or(FeeQuote::LEAST, |view| view.fee)
 }
 
 fn refusal_of(error: AdmissionError) -> Refusal {
@@ -52,7 +84,9 @@ fn refusal_of(error: AdmissionError) -> Refusal {
         AdmissionError::LegacyOnly(_) => Refusal::TypeNotSupported(why),
         AdmissionError::GasAboveLimit { .. } => Refusal::GasAboveLimit(why),
         AdmissionError::GasTooLow { .. } => Refusal::GasTooLow(why),
-        AdmissionError::FeeTooLow { .. } => Refusal::FeeBelowFloor(why),
+        AdmissionError::FeeTooLow { .. } | AdmissionError::TipBelowFloor { .. } => {
+            Refusal::FeeBelowFloor(why)
+        }
     }
 }
 
@@ -110,11 +144,14 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
     let Payload {
         to, value, data, ..
     } = &new.payload;
+    let rules = &chain_state.rules;
+    let gas_max = admission::gas_max(rules.tx_gas_cap, known_quote(chain_state));
     let call = CallRequest {
         from: new.lane.signer,
         to: *to,
         value: *value,
         data: data.clone(),
+        gas_max: new.payload.gas.into_iter().chain(gas_max).min(),
     };
     match chain_state.chain.estimate_gas(&call).await {
         Ok(least) => match new.payload.gas {
@@ -122,11 +159,17 @@ async fn simulate_call(core: &Core, new: &NewTx) -> Result<u64, Refusal> {
             Some(gas) => Ok(gas),
             None => Ok(admission::gas_limit(
                 least,
-                chain_state.rules.gas_margin_percent,
+                rules.gas_margin_percent,
+                gas_max,
             )),
         },
         Err(CallError::Reverted(reason)) => Err(Refusal::Reverted(reason)),
-        Err(CallError::Underfunded(why)) => Err(Refusal::Underfunded(why)),
+        Err(CallError::Underfunded(why)) => Err(match rules.lane.balance {
+            BalanceCheck::Check => Refusal::Underfunded(why),
+            BalanceCheck::Off => Refusal::BadPayload(format!(
+                "gas cannot be estimated while the account lacks the value of the call ({why}): name it in the payload"
+            )),
+        }),
         Err(CallError::Refused(why)) => Err(Refusal::BadPayload(why)),
         Err(CallError::Chain(error)) => Err(Refusal::ChainUnavailable(error.to_string())),
     }
@@ -153,7 +196,7 @@ pub(super) async fn find_by_request_id(
 /// Reads a tx that is known to be stored.
 pub(super) async fn read_stored_tx(core: &Core, id: TxId) -> Result<TxRecord, Refusal> {
     let _permit = wait_for_lookup(core).await?;
-    let record = core.ports.store.tx(id).await.map_err(queue_refusal)?;
+    let record = core.ports.store.tx(id).await.map_err(Refusal::of_write)?;
     record.ok_or(Refusal::OutcomeUnknown)
 }
 
@@ -166,17 +209,5 @@ pub(super) fn answer_repeat(record: TxRecord, new: &NewTx) -> Result<AcceptedTx,
         })
     } else {
         Err(Refusal::KeyReused(new.request_id.clone()))
-    }
-}
-
-/// The refusal for a request that is not in the store's queue, or perhaps is.
-pub(super) fn queue_refusal(error: StoreError) -> Refusal {
-    match error {
-        StoreError::Halted(reason) => Refusal::Halted(reason),
-        StoreError::Unreconciled(_) | StoreError::Busy(_) => error.into(),
-        StoreError::Unavailable(_) | StoreError::Corrupt(_) | StoreError::Invalid(_) => {
-            tracing::warn!(%error, "a request may have been queued: the store gave no certain answer");
-            Refusal::OutcomeUnknown
-        }
     }
 }

@@ -38,6 +38,7 @@ pub(super) async fn call_lane(
         is_repeat: false,
         maybe_stored: false,
         balance_queries: 0,
+        is_shortfall_confirmed: !core.chain(lane.chain_id).has_second_endpoint,
     };
     match core.lanes.shards[entry.shard].try_send(Message::Create { lane, create }) {
         Ok(()) => {}

@@ -18,8 +18,8 @@ use crate::ports::{PeerError, QueuedRequest, TxRecord};
 use crate::routing::{self, Route};
 use crate::shard::ShardOutcome;
 use checks::{
-    GasDecision, answer_repeat, check_admission, check_execution, determine_gas_limit,
-    find_by_request_id, queue_refusal, read_stored_tx, refuse_unless_known,
+    GasDecision, answer_repeat, check_admission, check_execution, confirm_refusal,
+    determine_gas_limit, find_by_request_id, read_stored_tx, refuse_unless_known,
 };
 use lane_call::call_lane;
 
@@ -96,14 +96,18 @@ async fn admit_request(
         GasDecision::Existing(record) => return answer_repeat(*record, &new).map(existing),
     };
     if let Err(refusal) = check_execution(core, &new, gas) {
-        return refuse_unless_known(core, &new, refusal).await.map(existing);
+        if let Some(record) = find_by_request_id(core, &new).await? {
+            return answer_repeat(record, &new).map(existing);
+        }
+        confirm_refusal(core, &new, gas, refusal).await?;
     }
     let new = Box::new(new);
     Ok(Admission::Admitted { new, gas })
 }
 
 /// Brings an admitted request to its lane. A request that goes to this node's shard, or to another node, is in that
-/// queue when this has been polled once: requests that are polled in an order keep it.
+/// queue when this has been polled once: requests that are polled in an order keep it. What a halted lane or a node that
+/// stops refuses may have been accepted before.
 async fn route_request(
     core: &Arc<Core>,
     new: NewTx,
@@ -119,6 +123,20 @@ async fn route_request(
         gas,
         maybe_stored: false,
     };
+    match find_lane(core, &mut request, source).await {
+        Err(refusal) if source == RequestSource::Client && refusal.needs_look_up() => {
+            refuse_unless_known(core, &request.new, refusal).await
+        }
+        answer => answer,
+    }
+}
+
+/// Tries one route after the other, and at last the store's queue.
+async fn find_lane(
+    core: &Arc<Core>,
+    request: &mut RoutedRequest,
+    source: RequestSource,
+) -> Result<AcceptedTx, Refusal> {
     let mut tries = 0;
     loop {
         let route = match source {
@@ -130,8 +148,8 @@ async fn route_request(
             RequestSource::Peer => Route::Local,
         };
         let outcome = match route {
-            Route::Local => create_locally(core, &mut request, source).await?,
-            Route::Peer(peer) => create_at_peer(core, &mut request, &peer).await?,
+            Route::Local => create_locally(core, request, source).await?,
+            Route::Peer(peer) => create_at_peer(core, request, &peer).await?,
             Route::Unavailable => return Err(request.refusal(Refusal::Draining)),
         };
         tries += 1;
@@ -144,7 +162,7 @@ async fn route_request(
             }
             RouteOutcome::Reroute if tries < ROUTE_TRIES_MAX => {}
             RouteOutcome::Reroute | RouteOutcome::Queue => {
-                return queue_in_store(core, &request).await;
+                return queue_in_store(core, request).await;
             }
         }
     }
@@ -314,7 +332,7 @@ async fn queue_in_store(core: &Core, request: &RoutedRequest) -> Result<Accepted
     // From here on the request may be stored, whatever fails.
     let stored = core.ports.store.queue_requests(vec![queued]).await;
     let tx = stored
-        .map_err(|error| request.refusal(queue_refusal(error)))?
+        .map_err(|error| request.refusal(Refusal::of_write(error)))?
         .into_iter()
         .next()
         .ok_or(Refusal::OutcomeUnknown)?;

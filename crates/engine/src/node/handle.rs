@@ -265,7 +265,8 @@ impl NodeHandle {
     /// itself when the chain's answers are credible.
     pub async fn accept_loss(&self, lane: LaneKey, reason: &str) -> Result<bool, Refusal> {
         self.core.check_configured(lane)?;
-        let was_halted = self.core.ports.store.accept_loss(lane).await?;
+        let accepted = self.core.ports.store.accept_loss(lane).await;
+        let was_halted = accepted.map_err(Refusal::of_write)?;
         if was_halted {
             tracing::warn!(%lane, reason, "an operator has accepted the lost commits of the lane");
             self.core

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{AccountBalance, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer};
 use domain::{
@@ -57,6 +58,8 @@ pub struct CallRequest {
     pub value: U256,
     /// Call data or init code.
     pub data: Bytes,
+    /// The most gas that it may need, where that is known.
+    pub gas_max: Option<u64>,
 }
 
 /// Why a call was not estimated.
@@ -65,7 +68,7 @@ pub enum CallError {
     /// The execution reverts; the reason, decoded where possible.
     #[error("the call reverts: {0}")]
     Reverted(String),
-    /// The account cannot pay for it.
+    /// The account does not have its value, without which it cannot be executed.
     #[error("the account cannot pay: {0}")]
     Underfunded(String),
     /// The node refused the call for another reason that lies in the call.
@@ -143,11 +146,12 @@ pub trait Chain: Send + Sync + 'static {
     ) -> Result<EndpointNonces, ChainError>;
 
     /// The account's balance and nonce, both of the newest block of one endpoint. An endpoint whose newest block is
-    /// lower than this does not count.
+    /// lower than this does not count. With [`Quorum::Two`] the higher balance of two endpoints, where two answer.
     async fn account_balance(
         &self,
         account: Address,
         not_below: u64,
+        quorum: Quorum,
     ) -> Result<AccountBalance, ChainError>;
 
     /// Whether a transaction is in a mempool or in a block: at the first endpoint, or, with
@@ -175,7 +179,11 @@ pub trait Chain: Send + Sync + 'static {
     /// The fees that get a transaction into a block soon after this one, which is followed.
     async fn fee_quote(&self, followed: &Header) -> Result<FeeQuote, ChainError>;
 
-    /// Gas that a call needs, without margin.
+    /// What the newest blocks of two endpoints allow, where two answer.
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError>;
+
+    /// Gas that a call needs, without margin, where possible also if the account cannot pay for it. An answer that refuses the
+    /// call (an error of the call, or more gas than it may need) is that of two endpoints, where two answer.
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError>;
 
     /// Returns when an endpoint announces a new head. Only a wakeup: the head is polled.

@@ -14,6 +14,7 @@ use super::turn::TurnInputs;
 use super::{Message, PendingCreate, Shard, refuse_creates};
 use crate::core::Core;
 use crate::node::Refusal;
+use crate::ports::Quorum;
 
 /// How long requests wait for a balance before they are accepted without one.
 const BALANCE_PATIENCE: Duration = Duration::from_secs(2);
@@ -38,11 +39,16 @@ impl Shard {
             }
             return;
         }
+        // One endpoint alone must not refuse what the account can pay for.
+        let quorum = match waiting.iter().any(|create| create.is_shortfall_confirmed) {
+            true => Quorum::Two,
+            false => Quorum::One,
+        };
         self.balance_queries.0.insert(lane, waiting);
         let core = Arc::clone(&self.core);
         self.core.tasks.spawn("query balance", async move {
             let queried_at = core.ports.clock.monotonic();
-            let answer = account_balance(&core, lane).await;
+            let answer = account_balance(&core, lane, quorum).await;
             let message = Message::BalanceQueried {
                 lane,
                 queried_at,
@@ -82,17 +88,19 @@ impl Shard {
 /// Queries the balance of a lane's account for the lane itself: no request waits for it.
 pub(super) async fn query_balance_for_lane(core: Arc<Core>, lane: LaneKey) -> Vec<Input> {
     let queried_at = core.ports.clock.monotonic();
-    let answer = account_balance(&core, lane).await;
+    let answer = account_balance(&core, lane, Quorum::One).await;
     vec![Input::Balance { queried_at, answer }]
 }
 
 /// The balance of a lane's account; `None` when no endpoint answers in time.
-async fn account_balance(core: &Core, lane: LaneKey) -> Option<AccountBalance> {
+async fn account_balance(core: &Core, lane: LaneKey, quorum: Quorum) -> Option<AccountBalance> {
     let chain_state = core.chain(lane.chain_id);
     let view = chain_state.view.get();
     let followed = view.and_then(|view| Some(view.headers.tip()?.number));
     let not_below = followed.unwrap_or(0);
-    let queried = chain_state.chain.account_balance(lane.signer, not_below);
+    let queried = chain_state
+        .chain
+        .account_balance(lane.signer, not_below, quorum);
     let answer = tokio::select! {
         biased;
         answer = queried => answer.map_err(|error| error.to_string()),

@@ -131,6 +131,8 @@ pub(crate) struct PendingCreate {
     pub(crate) maybe_stored: bool,
     /// How many queries of the balance it has waited for.
     pub(crate) balance_queries: u32,
+    /// Whether a second endpoint's balance is queried before it is refused, or there is no second endpoint.
+    pub(crate) is_shortfall_confirmed: bool,
 }
 
 impl PendingCreate {

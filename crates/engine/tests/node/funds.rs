@@ -6,6 +6,7 @@ use domain::lane::BalanceCheck;
 use domain::window::MempoolDepth;
 use domain::{Nonce, SubState, U256};
 use engine::node::{NewTx, NodeConfig, NonKeeper, Refusal};
+use engine::ports::CallError;
 
 use crate::support::{CHAIN, Cluster, RENEW, TAKEOVER, account, sleep, transfer};
 
@@ -180,4 +181,67 @@ async fn unchecked_lane_accepts_what_the_account_cannot_pay() {
         })
         .await;
     test_node.node.handle().create(huge("huge")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn account_without_money_is_refused_with_figures_also_without_gas() {
+    let without_gas = |id: &str| {
+        let mut request = transfer(1, id);
+        request.payload.gas = None;
+        request
+    };
+    let cluster = Cluster::new();
+    fund(&cluster, 0).await;
+    let test_node = cluster.start("a").await;
+    let refused = test_node.node.handle().create(without_gas("poor")).await;
+    assert_eq!(missing(&refused), COST);
+
+    let cluster = Cluster::new();
+    fund(&cluster, 0).await;
+    let unchecked = |config: &mut NodeConfig| {
+        let rules = config.chains.get_mut(&CHAIN).unwrap();
+        rules.lane.balance = BalanceCheck::Off;
+    };
+    let unchecked = cluster.start_with("a", unchecked).await;
+    let accepted = unchecked.node.handle().create(without_gas("poor")).await;
+    assert_eq!(accepted.unwrap().record.tx.request.gas, 21_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_cannot_be_estimated_without_money_must_name_its_gas_where_nothing_is_checked() {
+    for (balance, is_underfunded) in [(BalanceCheck::Check, true), (BalanceCheck::Off, false)] {
+        let cluster = Cluster::new();
+        let poor = CallError::Underfunded("insufficient funds".to_owned());
+        cluster.chain.set_false_estimate(0, Some(Err(poor)));
+        let rules = |config: &mut NodeConfig| {
+            config.chains.get_mut(&CHAIN).unwrap().lane.balance = balance;
+        };
+        let test_node = cluster.start_with("a", rules).await;
+        let mut request = transfer(1, "call");
+        request.payload.gas = None;
+        let refused = test_node.node.handle().create(request).await.unwrap_err();
+        match is_underfunded {
+            true => assert!(matches!(refused, Refusal::Underfunded(_)), "{refused:?}"),
+            false => assert!(
+                matches!(&refused, Refusal::BadPayload(why) if why.contains("name it")),
+                "{refused:?}"
+            ),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn balance_that_one_endpoint_reports_alone_refuses_nothing() {
+    let cluster = Cluster::with_endpoints(2);
+    cluster.chain.set_false_balance(0, Some(U256::ZERO));
+    let test_node = cluster.start("a").await;
+    let handle = test_node.node.handle();
+    for id in ["first", "second"] {
+        let accepted = handle.create(transfer(1, id)).await;
+        assert!(accepted.is_ok(), "{accepted:?}");
+        sleep(Duration::from_secs(40)).await; // the balance that it knew is too old by now
+    }
+    cluster.chain.set_false_balance(1, Some(U256::from(7)));
+    let refused = handle.create(transfer(1, "third")).await;
+    assert_eq!(missing(&refused), 3 * COST - 7, "the higher one counts");
 }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use domain::{Bytes, ChainId, Nonce, RequestId, TxType};
+use domain::{Bytes, ChainId, GrantId, Nonce, RequestId, TxType};
 use engine::node::{NewTx, NodeConfig, Refusal, Simulate};
+use engine::ports::{CallError, Store as _};
 use sim::chain::MemoryChain;
 use sim::network::LinkFaults;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
-use crate::support::{CHAIN, Cluster, CommitScript, TestNode, account, transfer};
+use crate::support::{CHAIN, Cluster, CommitScript, TestNode, account, lane, transfer};
 
 #[tokio::test(start_paused = true)]
 async fn unknown_chain_and_signer_are_refused() {
@@ -228,6 +230,54 @@ async fn gas_below_a_transfer_is_refused_without_a_view_of_the_chain() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn configured_limits_hold_without_a_view_of_the_chain() {
+    let cluster = Cluster::new();
+    cluster.chain.set_down(0, true);
+    let limited = |config: &mut NodeConfig| {
+        let rules = config.chains.get_mut(&CHAIN).unwrap();
+        rules.tx_gas_cap = Some(100_000);
+        rules.lane.fee.floor = 10;
+    };
+    let test_node = cluster.start_with("a", limited).await;
+    let handle = test_node.node.handle();
+    let mut large = transfer(1, "large");
+    large.payload.gas = Some(100_001);
+    let refused = handle.create(large).await;
+    assert!(
+        matches!(refused, Err(Refusal::GasAboveLimit(_))),
+        "{refused:?}"
+    );
+    let mut cheap = transfer(1, "cheap");
+    cheap.payload.max_fee_per_gas = Some(9);
+    let mut low_tip = transfer(1, "low-tip");
+    low_tip.payload.max_priority_fee_per_gas = Some(9);
+    for low in [cheap, low_tip] {
+        let refused = handle.create(low).await;
+        assert!(
+            matches!(refused, Err(Refusal::FeeBelowFloor(_))),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn margin_of_an_estimate_ends_at_the_most_gas_of_a_transaction() {
+    let mut call = transfer(1, "call");
+    call.payload.gas = None;
+    call.payload.value = domain::U256::ZERO;
+    call.payload.data = Bytes::from(vec![1; 100]);
+    let estimate = call.payload.intrinsic_gas();
+    let cluster = Cluster::new();
+    let limited = |config: &mut NodeConfig| {
+        let rules = config.chains.get_mut(&CHAIN).unwrap();
+        rules.tx_gas_cap = Some(estimate + 10);
+    };
+    let test_node = cluster.start_with("a", limited).await;
+    let accepted = test_node.node.handle().create(call).await.unwrap();
+    assert_eq!(accepted.record.tx.request.gas, estimate + 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn refusal_is_uncertain_where_the_look_up_failed() {
     let cluster = Cluster::new();
     let test_node = cluster.start_warm("a").await;
@@ -292,4 +342,94 @@ async fn draining_node_refuses_forwarded_requests() {
     assert_eq!(answers, [Err(Refusal::Draining)]);
     let refused = handle.create(transfer(1, "late")).await;
     assert_eq!(refused, Err(Refusal::Draining), "no other node is there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_request_gets_its_tx_from_a_node_that_stops() {
+    let test_node = Cluster::new().start_warm("a").await;
+    let handle = test_node.node.handle();
+    let made = handle.create(transfer(1, "known")).await.unwrap();
+    test_node.node.drain().await;
+    let repeat = handle.create(transfer(1, "known")).await.unwrap();
+    assert_eq!(
+        (repeat.record.tx.id, repeat.is_new),
+        (made.record.tx.id, false)
+    );
+    let refused = handle.create(transfer(1, "other")).await;
+    assert_eq!(refused, Err(Refusal::Draining));
+    test_node.script.cut(true);
+    let refused = handle.create(transfer(1, "known")).await;
+    assert_eq!(refused, Err(Refusal::OutcomeUnknown), "not looked up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_request_gets_its_tx_from_a_halted_lane() {
+    let cluster = Cluster::new();
+    let keeper = cluster.start_warm("a").await;
+    let handle = keeper.node.handle();
+    let made = handle.create(transfer(1, "known")).await.unwrap();
+    let lost = GrantId(Uuid::from_u128(7));
+    let halted = cluster.store.halt_lost_lane(lane(1), 100, lost, "lost");
+    assert_eq!(halted.await, Ok(true));
+    keeper.tasks.kill();
+    let other = cluster.start("b").await;
+    let handle = other.node.handle();
+    for id in ["opens-the-lane", "finds-it-halted"] {
+        let refused = handle.create(transfer(1, id)).await;
+        assert!(matches!(refused, Err(Refusal::Halted(_))), "{refused:?}");
+    }
+    let repeat = handle.create(transfer(1, "known")).await.unwrap();
+    assert_eq!(
+        (repeat.record.tx.id, repeat.is_new),
+        (made.record.tx.id, false)
+    );
+    let mut reused = transfer(1, "known");
+    reused.payload.value += domain::U256::ONE;
+    let reused = handle.create(reused).await;
+    assert!(matches!(reused, Err(Refusal::KeyReused(_))), "{reused:?}");
+    other.script.cut(true);
+    let refused = handle.create(transfer(1, "known")).await;
+    assert_eq!(refused, Err(Refusal::OutcomeUnknown), "not looked up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_endpoint_alone_does_not_refuse_a_call() {
+    let lies = [
+        Err(CallError::Reverted("no reason given".to_owned())),
+        Err(CallError::Refused("unknown".to_owned())),
+        Ok(u64::MAX),
+    ];
+    for lie in lies {
+        let cluster = Cluster::with_endpoints(2);
+        cluster.chain.set_false_estimate(0, Some(lie.clone()));
+        let test_node = cluster.start("a").await;
+        let handle = test_node.node.handle();
+        crate::support::sleep(Duration::from_secs(1)).await; // the block gas limit is known
+        let mut request = transfer(1, "call");
+        request.payload.gas = None;
+        let accepted = handle.create(request.clone()).await;
+        assert!(accepted.is_ok(), "{lie:?}: {accepted:?}");
+        cluster.chain.set_false_estimate(1, Some(lie.clone()));
+        request.request_id = RequestId::parse("confirmed").unwrap();
+        let refused = handle.create(request).await;
+        assert!(refused.is_err(), "{lie:?}: {refused:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gas_limit_that_one_endpoint_reports_alone_refuses_nothing() {
+    let cluster = Cluster::with_endpoints(2);
+    cluster.chain.set_false_gas_limit(0, Some(20_000));
+    let test_node = cluster.start("a").await;
+    let handle = test_node.node.handle();
+    crate::support::sleep(Duration::from_secs(1)).await; // the block gas limit is known
+    let accepted = handle.create(transfer(1, "r1")).await;
+    assert!(accepted.is_ok(), "{accepted:?}");
+    cluster.chain.set_false_gas_limit(1, Some(20_500));
+    crate::support::sleep(Duration::from_secs(2)).await;
+    let refused = handle.create(transfer(1, "r2")).await;
+    assert!(
+        matches!(refused, Err(Refusal::GasAboveLimit(_))),
+        "{refused:?}"
+    );
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
     AccountBalance, AccountNonces, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, Finality,
@@ -119,6 +120,7 @@ impl Chain for Node {
         &self,
         _account: Address,
         _not_below: u64,
+        _quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         Err(unusable())
     }
@@ -156,6 +158,10 @@ impl Chain for Node {
     }
 
     async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
+        Err(unusable())
+    }
+
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
         Err(unusable())
     }
 

@@ -182,6 +182,7 @@ fn call() -> CallRequest {
         to: None,
         value: U256::ZERO,
         data: Bytes::new(),
+        gas_max: None,
     }
 }
 

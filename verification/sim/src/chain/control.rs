@@ -7,6 +7,7 @@ use alloy_primitives::U256;
 use domain::{
     Address, AttemptKind, B256, Bytes, Fees, Header, Nonce, SendOutcome, TxId, UnsignedEnvelope,
 };
+use engine::ports::CallError;
 use uuid::Uuid;
 
 use super::endpoint::{Endpoint, Method};
@@ -120,6 +121,26 @@ impl MemoryChain {
     pub fn set_fee_report(&self, endpoint: usize, report: FeeReport) {
         self.lock().endpoints[endpoint].fee_report = report;
         self.record_setting(|| format!("endpoint {endpoint} reports fees: {report:?}"));
+    }
+
+    /// An endpoint reports this balance of every account, or the right ones.
+    pub fn set_false_balance(&self, endpoint: usize, balance: Option<U256>) {
+        self.lock().endpoints[endpoint].false_balance = balance;
+        self.record_setting(|| format!("endpoint {endpoint} reports balances: {balance:?}"));
+    }
+
+    /// An endpoint reports blocks with this gas limit, or with the right one.
+    pub fn set_false_gas_limit(&self, endpoint: usize, gas_limit: Option<u64>) {
+        self.lock().endpoints[endpoint].false_gas_limit = gas_limit;
+        self.record_setting(|| format!("endpoint {endpoint} reports gas limit: {gas_limit:?}"));
+    }
+
+    /// An endpoint answers every estimate so, or what is right.
+    pub fn set_false_estimate(&self, endpoint: usize, answer: Option<Result<u64, CallError>>) {
+        self.lock().endpoints[endpoint]
+            .false_estimate
+            .clone_from(&answer);
+        self.record_setting(|| format!("endpoint {endpoint} estimates: {answer:?}"));
     }
 
     /// How long an endpoint needs to show why a transaction reverted.

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 use domain::SendOutcome;
+use engine::ports::CallError;
 
 use super::false_fees::FeeReport;
 use super::ledger::{BLOCK_GAS, Ledger, cost, intrinsic_gas};
@@ -73,6 +74,12 @@ pub(super) struct Endpoint {
     pub(super) fee_report: FeeReport,
     /// It rejects [`SOMETIMES_REJECTED`] call data.
     pub(super) is_strict: bool,
+    /// It reports this balance of every account.
+    pub(super) false_balance: Option<U256>,
+    /// It reports blocks with this gas limit.
+    pub(super) false_gas_limit: Option<u64>,
+    /// It answers every estimate so.
+    pub(super) false_estimate: Option<Result<u64, CallError>>,
 }
 
 impl Endpoint {

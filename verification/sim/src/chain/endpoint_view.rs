@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use alloy_primitives::U256;
+use domain::admission::HeadLimits;
 use domain::lane::{AccountBalance, AccountNonces, ChainQuery, ConsumedNonce, NonceConsumer};
 use domain::{Address, B256, Header, Inclusion, Nonce, Payload};
 use engine::ports::{BlockTag, CallError, CallRequest, HashFilter};
 
-use super::ledger::{Ledger, REVERTS};
+use super::false_fees::FeeReport;
+use super::ledger::{BLOCK_GAS, Ledger, REVERTS};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndpointView {
@@ -120,7 +121,9 @@ impl EndpointView {
         (head.header.number >= not_below).then_some(AccountBalance {
             block: head.header.number,
             nonce: account.nonce,
-            balance: account.balance,
+            balance: ledger.endpoints[self.endpoint]
+                .false_balance
+                .unwrap_or(account.balance),
         })
     }
 
@@ -180,19 +183,24 @@ impl EndpointView {
         Some(consumed.collect())
     }
 
+    pub(super) fn head_limits(self, ledger: &Ledger) -> HeadLimits {
+        let endpoint = &ledger.endpoints[self.endpoint];
+        HeadLimits {
+            has_base_fee: endpoint.fee_report != FeeReport::NoBaseFee,
+            gas_limit: Some(endpoint.false_gas_limit.unwrap_or(BLOCK_GAS)),
+        }
+    }
+
     pub(super) fn estimate_gas(
         self,
         ledger: &Ledger,
         call: &CallRequest,
     ) -> Result<u64, CallError> {
+        if let Some(estimate) = &ledger.endpoints[self.endpoint].false_estimate {
+            return estimate.clone();
+        }
         if call.data.starts_with(&REVERTS) {
             return Err(CallError::Reverted("reverted by its call data".to_owned()));
-        }
-        let balance: U256 = ledger.account(self.head(ledger), call.from).balance;
-        if balance < call.value {
-            return Err(CallError::Underfunded(
-                "insufficient funds for transfer".to_owned(),
-            ));
         }
         let mut payload = Payload::transfer(Address::ZERO, call.value);
         payload.to = call.to;

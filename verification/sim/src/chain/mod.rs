@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
     AccountBalance, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer,
@@ -239,6 +240,7 @@ impl Chain for MemoryChain {
         &self,
         account: Address,
         not_below: u64,
+        _quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         let found = EndpointView::FIRST.account_balance(&self.lock(), account, not_below);
         found.ok_or_else(|| ChainError::Unusable(format!("there is no block {not_below}")))
@@ -266,6 +268,10 @@ impl Chain for MemoryChain {
 
     async fn fee_quote(&self, _followed: &Header) -> Result<FeeQuote, ChainError> {
         Ok(self.lock().quote())
+    }
+
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
+        Ok(EndpointView::FIRST.head_limits(&self.lock()))
     }
 
     async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
     AccountBalance, Agreement, ChainQuery, ConsumedNonce, EndpointNonces, NonceConsumer,
@@ -178,6 +179,13 @@ impl RemoteChain {
             (endpoint.is_down, self.is_cooling_down(*at), endpoint.lag)
         });
         order
+    }
+
+    /// Whether an endpoint is not asked to confirm what another one answers.
+    fn is_no_witness(&self, at: usize) -> bool {
+        let is_cooling_down = self.is_cooling_down(at);
+        let endpoint = &self.chain.lock().endpoints[at];
+        endpoint.is_down || is_cooling_down || endpoint.lag > 0
     }
 
     fn is_cooling_down(&self, at: usize) -> bool {
@@ -473,23 +481,35 @@ impl Chain for RemoteChain {
         &self,
         account: Address,
         not_below: u64,
+        quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
             endpoint_view.account_balance(ledger, account, not_below)
         };
         self.record_balance(account, None);
         let mut last = ChainError::Unreachable("there is no endpoint".to_owned());
+        let mut found: Option<AccountBalance> = None;
         for at in self.endpoint_order() {
+            if found.is_some() && self.is_no_witness(at) {
+                break;
+            }
             match self.call_endpoint(at, Method::Balance, query).await {
-                Ok(Some(found)) => {
-                    self.record_balance(account, Some(found));
-                    return Ok(found);
+                Ok(Some(other)) => {
+                    let is_confirmed = found.is_some() || quorum == Quorum::One;
+                    found = found
+                        .filter(|one| one.balance >= other.balance)
+                        .or(Some(other));
+                    if is_confirmed {
+                        break;
+                    }
                 }
                 Ok(None) => last = ChainError::Unusable(format!("endpoint {at} is behind")),
                 Err(error) => last = error,
             }
         }
-        Err(last)
+        let found = found.ok_or(last)?;
+        self.record_balance(account, Some(found));
+        Ok(found)
     }
 
     async fn find_consumer(
@@ -535,18 +555,53 @@ impl Chain for RemoteChain {
         match &self.prices {
             Some(prices) => self.quote_checked(prices, followed).await,
             None => {
-                let quote = |_, ledger: &Ledger| ledger.quote();
+                let quote = |view: EndpointView, ledger: &Ledger| FeeQuote {
+                    block_gas_limit: view.head_limits(ledger).gas_limit,
+                    ..ledger.quote()
+                };
                 Ok(self.read(Method::Fees, quote).await?.1)
             }
         }
     }
 
-    async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
-        let call = call.clone();
-        let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
-            endpoint_view.estimate_gas(ledger, &call)
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
+        let (first, one) = self
+            .read(Method::Headers, EndpointView::head_limits)
+            .await?;
+        let other = match self.second_endpoint(first) {
+            Some(at) => {
+                let limits = self.call_endpoint(at, Method::Headers, EndpointView::head_limits);
+                limits.await.unwrap_or(one)
+            }
+            None => one,
         };
-        self.read(Method::Estimates, query).await?.1
+        Ok(HeadLimits {
+            has_base_fee: one.has_base_fee || other.has_base_fee,
+            gas_limit: one.gas_limit.max(other.gas_limit),
+        })
+    }
+
+    async fn estimate_gas(&self, call: &CallRequest) -> Result<u64, CallError> {
+        let gas_max = call.gas_max.unwrap_or(u64::MAX);
+        let mut refusal = Err(ChainError::Unreachable("there is no endpoint".to_owned()).into());
+        let mut is_refused = false;
+        for at in self.endpoint_order() {
+            if is_refused && self.is_no_witness(at) {
+                break;
+            }
+            let call = call.clone();
+            let query = move |endpoint_view: EndpointView, ledger: &Ledger| {
+                endpoint_view.estimate_gas(ledger, &call)
+            };
+            match self.call_endpoint(at, Method::Estimates, query).await {
+                Ok(Ok(gas)) if gas <= gas_max => return Ok(gas),
+                Ok(answer) if is_refused => return answer,
+                Ok(answer) => (refusal, is_refused) = (answer, true),
+                Err(_) if is_refused => {}
+                Err(error) => refusal = Err(error.into()),
+            }
+        }
+        refusal
     }
 
     async fn wait_for_head(&self) {

@@ -1,9 +1,10 @@
 //! A refused request is not stored: a refusal that promises that nothing was stored is true when it is given and stays
-//! true, unless the request is sent again.
+//! true, unless the request is sent again. No request that was stored before it was sent is refused so, but with another
+//! payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use domain::{LaneKey, RequestId};
+use domain::{LaneKey, NodeName, RequestId};
 use engine::node::Refusal;
 
 use super::store_model::StoreModel;
@@ -23,9 +24,52 @@ pub struct RefusedNotStored {
     promised: BTreeSet<Key>,
     /// Keys that are stored.
     stored: StoreModel<BTreeSet<Key>>,
+    /// The requests that each node has not answered.
+    at_nodes: BTreeMap<(Key, NodeName), Unanswered>,
+}
+
+/// Requests with one key, at one node.
+#[derive(Default)]
+struct Unanswered {
+    count: u64,
+    /// Whether one of them was sent before the key was stored.
+    may_be_new: bool,
 }
 
 impl RefusedNotStored {
+    fn sent(&mut self, key: Key, node: &NodeName) {
+        let is_stored = self.stored.contains(&key);
+        self.refused.remove(&key);
+        *self.open.entry(key.clone()).or_default() += 1;
+        let at_node = self.at_nodes.entry((key, node.clone())).or_default();
+        at_node.count += 1;
+        at_node.may_be_new |= !is_stored;
+    }
+
+    /// A request that was stored before it was sent gets its tx, whatever holds now.
+    fn check_repeat(&mut self, key: &Key, node: &NodeName, answer: &Answer) -> Result<(), String> {
+        let at_node = (key.clone(), node.clone());
+        let Some(Unanswered { count, may_be_new }) = self.at_nodes.get_mut(&at_node) else {
+            return Ok(());
+        };
+        let may_be_new = *may_be_new;
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.at_nodes.remove(&at_node);
+        }
+        let Answer::Refused(refusal) = answer else {
+            return Ok(());
+        };
+        let is_honest = refusal.may_have_effect() || matches!(refusal, Refusal::KeyReused(_));
+        if is_honest || may_be_new || !self.stored.contains(key) {
+            return Ok(());
+        }
+        let (lane, request_id) = key;
+        Err(format!(
+            "{request_id} of {lane} was stored before it was sent, and {node} refuses it as without effect: {refusal}"
+        ))
+    }
+
     fn answered(&mut self, key: Key, answer: &Answer) -> Result<(), String> {
         if !is_clear(answer) {
             return Ok(());
@@ -68,21 +112,23 @@ impl Checker for RefusedNotStored {
     fn after(&mut self, event: &WorldEvent) -> Result<(), String> {
         self.stored.follow(event);
         if let WorldEvent::RequestSent {
-            lane, request_id, ..
+            lane,
+            request_id,
+            node,
         } = event
         {
-            let key = (*lane, request_id.clone());
-            self.refused.remove(&key);
-            *self.open.entry(key).or_default() += 1;
+            self.sent((*lane, request_id.clone()), node);
         }
         if let WorldEvent::RequestAnswered {
             lane,
             request_id,
+            node,
             answer,
-            ..
         } = event
         {
-            self.answered((*lane, request_id.clone()), answer)?;
+            let key = (*lane, request_id.clone());
+            self.check_repeat(&key, node, answer)?;
+            self.answered(key, answer)?;
         }
         if let WorldEvent::Queued {
             lane, request_id, ..
@@ -150,6 +196,44 @@ mod tests {
             is_new: true,
         };
         assert_eq!(run(&[promised, no]), Ok(()), "another payload was refused");
+    }
+
+    #[test]
+    fn request_that_was_stored_before_it_was_sent_is_not_refused() {
+        let repeated = |answer: Answer, is_stored_before: bool| {
+            let mut checker = RefusedNotStored::default();
+            let (request_id, node) = (tx(1, None).request.request_id, NodeName("a".to_owned()));
+            let sent = WorldEvent::RequestSent {
+                lane: lane(1),
+                request_id: request_id.clone(),
+                node: node.clone(),
+            };
+            let answered = |answer: Answer| WorldEvent::RequestAnswered {
+                lane: lane(1),
+                request_id: request_id.clone(),
+                node: node.clone(),
+                answer,
+            };
+            let stored = applied(lane(1), |w| w.inserts = vec![tx(1, Some(0))]);
+            checker.after(&sent)?;
+            if is_stored_before {
+                checker.after(&stored)?;
+                checker.after(&answered(Answer::NoAnswer))?;
+                checker.after(&sent)?;
+            } else {
+                checker.after(&answered(Answer::NoAnswer))?;
+                checker.after(&sent)?;
+                checker.after(&stored)?;
+            }
+            checker.after(&answered(answer))
+        };
+        let halted = || Answer::Refused(Refusal::Halted("lost".to_owned()));
+        assert!(repeated(halted(), true).is_err());
+        assert_eq!(repeated(halted(), false), Ok(()), "it came first");
+        assert_eq!(repeated(Answer::Refused(Refusal::Busy), true), Ok(()));
+        let key = tx(1, None).request.request_id;
+        let reused = Answer::Refused(Refusal::KeyReused(key));
+        assert_eq!(repeated(reused, true), Ok(()));
     }
 
     #[test]

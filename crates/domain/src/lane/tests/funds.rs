@@ -75,6 +75,27 @@ fn named_limit_counts_in_full_whatever_the_head_quotes() {
     assert_eq!(missing(refused), (U256::from(1), U256::ZERO));
 }
 
+/// A tip that is named alone is counted on top of the chain's price, of which the chain's own tip is a part.
+#[test]
+fn request_needs_what_it_is_counted_with_once_it_is_open() {
+    let mut world = World::ready(rules());
+    let mut view = (*world.chain.view()).clone();
+    view.fee.base_fee = Some(10);
+    view.fee.tip = 1;
+    world.input(Input::Head(Arc::new(view)));
+    let mut request = priced(1);
+    request.payload.value = U256::ZERO;
+    request.payload.max_fee_per_gas = None;
+    request.payload.max_priority_fee_per_gas = Some(5);
+    let counted = (5 + 2 * 10 + 1) * GAS;
+    world.report_balance(second(1), 0, counted - 1);
+    let refused = world.lane.check_funds(&request, second(1));
+    assert_eq!(missing(refused), (U256::from(1), U256::ZERO));
+    world.report_balance(second(2), 0, counted);
+    let accepted = world.lane.check_funds(&request, second(2));
+    assert_eq!(accepted, FundsDecision::Accept);
+}
+
 #[test]
 fn request_is_refused_only_by_a_balance_that_is_younger() {
     let mut world = World::ready(rules());

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use domain::admission::HeadLimits;
 use domain::attempt::OutgoingEnvelope;
 use domain::lane::{
     AccountBalance, AccountNonces, Agreement, ChainQuery, ConsumedNonce, EndpointNonces,
@@ -300,6 +301,7 @@ impl Chain for FakeChain {
         &self,
         _account: Address,
         _not_below: u64,
+        _quorum: Quorum,
     ) -> Result<AccountBalance, ChainError> {
         let why = "reservations cost nothing here".to_owned();
         Err(ChainError::Unusable(why))
@@ -355,6 +357,10 @@ impl Chain for FakeChain {
             no_op_gas: None,
             recent_max: None,
         })
+    }
+
+    async fn head_limits(&self) -> Result<HeadLimits, ChainError> {
+        Ok(HeadLimits::default())
     }
 
     async fn estimate_gas(&self, _call: &CallRequest) -> Result<u64, CallError> {

@@ -196,7 +196,7 @@ impl WorkloadContext {
             let chains = node.readiness().await.chains;
             match chains.iter().all(|chain| chain.head.is_some()) {
                 true => node.create(new).await,
-                false => Err(Refusal::Draining),
+                false => Err(Refusal::Busy),
             }
         });
         let answer = to_answer(answer.await);
