@@ -18,6 +18,7 @@ pub mod fee;
 pub mod fork_choice;
 pub mod headers;
 pub mod history;
+pub mod known_prices;
 pub mod lease;
 pub mod window;
 pub mod witness;
@@ -35,6 +36,7 @@ pub use ids::{
     ChainId, GrantId, Incarnation, LaneId, LaneKey, LeaseGrant, NodeName, Nonce, RequestId, Token,
     TxId,
 };
+pub use known_prices::{CredibleTip, HeadPrice, KnownPrices};
 pub use lane::{
     CapacityRules, ConfirmationRules, Effect, FinalTx, Input, Lane, LaneImage, LaneRules,
     NonceRules, Step, Writes,

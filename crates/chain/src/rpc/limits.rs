@@ -71,10 +71,8 @@ pub(super) const LAG_BLOCKS_MAX: u64 = 2;
 pub(super) const SLOW_FACTOR: u32 = 4;
 pub(super) const SLOW_BY: Duration = Duration::from_millis(250);
 
-/// Blocks whose base fees are kept: more than a fork choice may go back within a poll.
-pub(super) const FEE_HEADS_MAX: usize = 64;
-/// Blocks whose prices decide the default fee cap. Nodes show 1,024 at most.
-pub(super) const PRICE_BLOCKS_MAX: u64 = 1_000;
+/// Blocks whose reports are kept: more than a fork choice may go back within a poll.
+pub(super) const FEE_REPORTS_MAX: usize = 64;
 /// How long a quote waits for what it can do without: a second tip, base fees of the past, the gas of a no-op.
 pub(super) const FEE_EXTRA_PATIENCE: Duration = Duration::from_secs(2);
 /// Blocks that a tip is derived from.

@@ -258,6 +258,48 @@ async fn base_fee_comes_from_the_followed_block() {
     assert_eq!(base_fee(followed).await, Some(7), "read by its hash");
 }
 
+/// A node whose blocks have this base fee while it tells the truth, and none at all while it does not.
+async fn node_with_base_fee(head: &Arc<AtomicU64>, lies: Option<&Arc<AtomicBool>>) -> FakeNode {
+    let (number, lies) = (head.clone(), lies.cloned());
+    FakeNode::start_at(head, move |method, _| match method {
+        "eth_getBlockByNumber" | "eth_getBlockByHash" => {
+            let lies = lies
+                .as_ref()
+                .is_some_and(|lies| lies.load(Ordering::SeqCst));
+            let mut found = block(number.load(Ordering::SeqCst));
+            found["baseFeePerGas"] = json!(if lies { "0x0" } else { "0x320" });
+            Some(FakeReply::Result(found))
+        }
+        "eth_feeHistory" => Some(FakeReply::Result(json!({ "reward": [["0x3"]] }))),
+        _ => None,
+    })
+    .await
+}
+
+#[tokio::test]
+async fn base_fee_that_is_not_credible_is_read_at_another_endpoint() {
+    let head = Arc::new(AtomicU64::new(100));
+    let lies = Arc::new(AtomicBool::new(false));
+    let liar = node_with_base_fee(&head, Some(&lies)).await;
+    let honest = node_with_base_fee(&head, None).await;
+    let chain = chain_of(vec![liar.url(), honest.url()]);
+    let base_fee = async || {
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        chain.fee_quote(&head).await.unwrap().base_fee
+    };
+    assert_eq!(base_fee().await, Some(800));
+    assert_eq!(honest.count("eth_getBlockByHash"), 0, "nothing to doubt");
+    lies.store(true, Ordering::SeqCst);
+    for block in 1..20 {
+        advance_time(Duration::from_secs(12)).await; // the other endpoint's head is polled
+        head.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..2 {
+            assert_eq!(base_fee().await, Some(800), "lie {block}");
+        }
+        assert_eq!(honest.count("eth_getBlockByHash"), block, "once per block");
+    }
+}
+
 #[tokio::test]
 async fn estimate_errors_of_call_and_node_differ() {
     let revert_data = format!("0x08c379a0{:064x}{:064x}{:0<64}", 32, 4, "6e6f7065");

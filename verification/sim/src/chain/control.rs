@@ -71,6 +71,12 @@ impl MemoryChain {
         }
     }
 
+    /// The present base fee.
+    #[must_use]
+    pub fn base_fee(&self) -> u128 {
+        self.lock().base_fee
+    }
+
     /// The price from now on, in wei per gas.
     pub fn set_fees(&self, base_fee: u128, tip: u128) {
         let mut ledger = self.lock();

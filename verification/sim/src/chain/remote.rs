@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::MemoryChain;
 use super::endpoint::Method;
 use super::endpoint_view::{EndpointView, matching_receipts};
-use super::false_fees::KnownPrices;
+use super::false_fees::QuotedPrices;
 use super::ledger::Ledger;
 use crate::event::WorldEvent;
 use crate::network::{Link, LinkFaults, NoAnswer};
@@ -73,7 +73,7 @@ pub struct RemoteChain {
     /// When each endpoint last left a call without an answer, if it hangs on a method.
     unanswered: Arc<Mutex<BTreeMap<usize, Instant>>>,
     /// What this view's node knows of prices, where an endpoint reports wrong ones; `None` where all are right.
-    pub(super) prices: Option<Arc<Mutex<KnownPrices>>>,
+    pub(super) prices: Option<Arc<Mutex<QuotedPrices>>>,
 }
 
 /// How long a read waits for an endpoint while another one is left that answers; how long it waits for the last one;

@@ -19,8 +19,8 @@ use crate::event::WorldEvent;
 const RECENT: Duration = Duration::from_secs(60);
 /// After so many queries whose answers were of no use a request is accepted without one.
 const FORGOTTEN_MAX: usize = 3;
-/// The request ids of fillers begin so.
-const FILLER: &str = "lanekeeper-filler-";
+/// The ids of what the keeper itself records begin so: nobody asks whether the account can pay for it.
+const OWN_ID: &str = "lanekeeper-";
 
 /// The checker of worlds in which balances are checked.
 pub struct AcceptsWithinBalance {
@@ -147,7 +147,7 @@ impl Checker for AcceptsWithinBalance {
             let below = self.consumed_below.entry(lane).or_insert(Nonce(0));
             *below = (*below).max(highest.next());
         }
-        let is_request = |tx: &Tx| !tx.request.request_id.as_str().starts_with(FILLER);
+        let is_request = |tx: &Tx| !tx.request.request_id.as_str().starts_with(OWN_ID);
         match batch.writes.inserts.iter().any(is_request) {
             true => self.check(lane, batch),
             false => Ok(()),

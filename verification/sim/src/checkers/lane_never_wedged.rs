@@ -2,7 +2,7 @@
 //! work is mined within a bound, whatever its clients, endpoints and readers did before.
 //!
 //! A lane has work while an open tx has no nonce, or one that the chain has not consumed. A nonce that a tx loses counts as
-//! mined.
+//! mined. A full block says nothing: other lanes may have taken all of its room.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use crate::event::WorldEvent;
 pub struct LaneNeverWedged {
     bound: Duration,
     lanes: Vec<LaneKey>,
+    /// How many transactions fit into a block.
+    block_room: usize,
     aftermath: Aftermath,
     open: StoreModel<BTreeMap<LaneKey, BTreeMap<TxId, Option<Nonce>>>>,
     consumed: ConsumedNonces,
@@ -30,12 +32,13 @@ pub struct LaneNeverWedged {
 impl LaneNeverWedged {
     pub(super) const PROMISE: &'static str = "no lane is wedged";
 
-    /// Of these lanes something must be mined within `bound`.
+    /// Of these lanes something must be mined within `bound`, in blocks of so many transactions.
     #[must_use]
-    pub fn with_bound(lanes: Vec<LaneKey>, bound: Duration) -> Self {
+    pub fn with_bound(lanes: Vec<LaneKey>, bound: Duration, block_room: usize) -> Self {
         Self {
             bound,
             lanes,
+            block_room,
             aftermath: Aftermath::default(),
             open: StoreModel::default(),
             consumed: ConsumedNonces::default(),
@@ -108,7 +111,8 @@ impl Checker for LaneNeverWedged {
             return Ok(());
         };
         let has_progress = |lane: &LaneKey| txs.iter().any(|tx| tx.envelope.signer == lane.signer);
-        self.since.retain(|lane, _| !has_progress(lane));
+        let is_full = txs.len() >= self.block_room;
+        self.since.retain(|lane, _| !is_full && !has_progress(lane));
         // With every block: a chain that makes none owes nothing.
         match self.aftermath.is_healed() {
             true => self.check_deadlines(),
@@ -123,9 +127,10 @@ mod tests {
     use super::*;
 
     const BOUND: Duration = Duration::from_secs(60);
+    const ROOM: usize = 2;
 
     fn healed() -> LaneNeverWedged {
-        let mut checker = LaneNeverWedged::with_bound(vec![lane(1)], BOUND);
+        let mut checker = LaneNeverWedged::with_bound(vec![lane(1)], BOUND, ROOM);
         assert_eq!(checker.after(&WorldEvent::Phase("heal")), Ok(()));
         checker
     }
@@ -158,5 +163,17 @@ mod tests {
         let mut other_lane = healed();
         assert_eq!(other_lane.after(&other), Ok(()));
         assert_eq!(blocks_pass(&mut other_lane, 1, 9).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_block_says_nothing_of_the_lanes_that_found_no_room() {
+        let mut checker = healed();
+        let open = applied(lane(1), |w| w.inserts = vec![tx(1, Some(0))]);
+        assert_eq!(checker.after(&open), Ok(()));
+        assert_eq!(blocks_pass(&mut checker, 1, 6).await, Ok(()));
+        let others = (0..2).map(|nonce| chain_tx(lane(2), nonce, b"")).collect();
+        assert_eq!(checker.after(&block(7, others)), Ok(()));
+        assert_eq!(blocks_pass(&mut checker, 8, 6).await, Ok(()));
+        assert!(blocks_pass(&mut checker, 14, 2).await.is_err());
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::U256;
+use domain::lane::ResubmitPolicy;
 
 use super::chain_plan::{ChainPlan, FEE, FEE_HIGH, LAG_MAX};
 use super::features::Feature;
@@ -59,7 +60,7 @@ pub(super) fn heal(chain: &MemoryChain, plan: &Plan) {
     }
     set_up(chain, plan);
     chain.set_strict(false);
-    chain.set_fees(price_after(&plan.chain), FEE);
+    chain.set_fees(price_in_the_end(plan), FEE);
     for signer in &plan.signers {
         chain.fund(*signer, BALANCE_RICH);
     }
@@ -111,7 +112,12 @@ impl ChainFaultInjector {
                 let after = price_after(&plan.chain);
                 self.change_temporarily(
                     |chain| chain.set_fees(FEE_HIGH, FEE_HIGH),
-                    move |chain| chain.set_fees(after, FEE),
+                    move |chain| {
+                        // The end of all faults may have ended this one.
+                        if chain.base_fee() == FEE_HIGH {
+                            chain.set_fees(after, FEE);
+                        }
+                    },
                 );
             }
             5..=6 => {
@@ -208,6 +214,17 @@ fn feature_of(draw: u64) -> Feature {
 /// The price after a price rise.
 fn price_after(plan: &ChainPlan) -> u128 {
     if plan.stays_expensive { FEE_HIGH } else { FEE }
+}
+
+/// The price that everything can end at. What was signed while the only endpoint reported a base fee of zero keeps its
+/// fees under a policy that never raises them: it is mined when the chain is idle and its base fee has fallen.
+fn price_in_the_end(plan: &Plan) -> u128 {
+    let reports_zero = plan.hostile.map(|hostile| hostile.fee_report) == Some(FeeReport::Zero);
+    let raises = plan.lane.resubmit.policy != ResubmitPolicy::Rebroadcast;
+    match reports_zero && !raises {
+        true => 0,
+        false => price_after(&plan.chain),
+    }
 }
 
 /// How far behind an endpoint is without faults.

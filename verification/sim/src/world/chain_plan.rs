@@ -14,8 +14,8 @@ use crate::rng::Rng;
 
 /// The usual base price, in wei per gas.
 pub(super) const FEE: u128 = 1_000_000_000;
-/// The least price at which anything is signed: twice the base price and the tip.
-pub(super) const PRICE_MIN: u128 = 3 * FEE;
+/// The least price at which anything is signed that names none: a type 0 envelope's, which leaves room for one full block.
+pub(super) const PRICE_MIN: u128 = FEE + FEE / 4 + FEE;
 /// The high price.
 pub(super) const FEE_HIGH: u128 = 50 * FEE;
 

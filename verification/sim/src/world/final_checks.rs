@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use domain::lane::OnForeignNonce;
-use domain::{AttemptKind, B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
+use domain::{Attempt, AttemptKind, B256, Incarnation, LaneKey, NodeName, SubState, TxId, TxState};
 use engine::ports::{EventFilter, LeaseRequest, Store, TxRecord};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -114,10 +114,14 @@ impl World {
 
     /// Whether a no-op took the nonce of a tx because it had blocked its lane for too long.
     fn is_ended_early(&self, record: &TxRecord) -> bool {
-        let mut attempts = record.attempts.iter();
+        let mined = record.tx.inclusion.as_ref().map(|mined| mined.tx_hash);
+        // The payload may have been mined although a no-op was signed, and then it ends as what it did.
+        let took_nonce = |attempt: &Attempt| {
+            attempt.kind == AttemptKind::Cancel && mined.is_none_or(|hash| hash == attempt.hash)
+        };
         record.tx.state == TxState::FailedFinal
             && self.plan.lane.blocked_timeout.is_some()
-            && attempts.any(|attempt| attempt.kind == AttemptKind::Cancel)
+            && record.attempts.iter().any(took_nonce)
     }
 
     /// The chain shows the payload once, in the transaction that the tx names; or not at all, and then the

@@ -65,6 +65,7 @@ pub(super) fn build_checkers(plan: &Plan) -> Vec<Box<dyn Checker>> {
     checkers.push(Box::new(LaneNeverWedged::with_bound(
         plan.lanes().into_iter().chain(own_lane).collect(),
         plan.progress_within(),
+        plan.chain.block_room,
     )));
     checkers.push(Box::new(NothingOverpays::new(plan.lane, plan.price_max())));
     checkers
