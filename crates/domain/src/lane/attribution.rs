@@ -14,12 +14,12 @@ use crate::window::gaps;
 use crate::{B256, EventKind, Nonce, SubState, Tx};
 
 use super::foreign_use::foreign_final_height;
-use super::possible_loss::{PossibleLoss, SECOND_ANSWER_AFTER};
+use super::possible_loss::{Heights, PossibleLoss, SECOND_ANSWER_AFTER};
 use super::slots::Slot;
 use super::unrecorded::{UNRECORDED_MAX, new_row};
 use super::{ConsumedNonce, Effect, EndpointNonces, Lane, MinedTransaction, StepContext};
 
-/// How many of an account's newest transactions are read for a lane that never had a tx.
+/// How many of an account's newest transactions are read for a lane without any tx that holds a nonce.
 const FIRST_COMMITS_MAX: u64 = 1_000;
 /// How many transactions a reason names; the rest are counted.
 const NAMED_MAX: usize = 20;
@@ -35,11 +35,12 @@ impl Lane {
         let mut unsigned = Vec::new();
         let mut is_too_large = false;
         if let Some(stored) = &self.reconciliation.stored {
-            // Nonces below the first one of the store are the account's past as well.
-            let lowest = stored.held.first().map_or(cursor, |run| Nonce(run.start));
-            let from = match stored.consumed_below {
-                Nonce(0) => lowest,
-                below => below,
+            let from = match (stored.consumed_below, stored.held.first()) {
+                // Nonces below the first one of the store are the account's past as well.
+                (Nonce(0), Some(run)) => Nonce(run.start),
+                // Every nonce that the store knows of was freed again: any of the newest may be ours.
+                (Nonce(0), None) => Nonce(cursor.0.saturating_sub(FIRST_COMMITS_MAX)),
+                (below, _) => below,
             };
             let most = UNRECORDED_MAX as u64;
             match gaps(from, cursor, &stored.held, most) {
@@ -104,8 +105,11 @@ impl Lane {
         let is_unproven = !is_reserving && loss.unproven_below(used).is_some();
         if is_pending_unknown || is_unproven || loss.unknown_below(used).is_some() {
             loss.reopen();
-        } else if nonces.is_complete() && is_shown && loss.note_clean_answer(cx.now) {
-            self.conclude_search(latest, cx);
+        } else if nonces.is_complete() && is_shown {
+            loss.note_last_answer(cx.now);
+            if loss.note_clean_answer(cx.now) {
+                self.conclude_search(latest, cx);
+            }
         }
         if self.reconciliation.is_searching() {
             self.chain.needs_quorum = true;
@@ -190,10 +194,13 @@ impl Lane {
     /// Queries the chain again while the search is open.
     pub(super) fn continue_search(&mut self, cx: &mut StepContext) {
         self.query_consumers(cx);
-        let Some(loss) = self.reconciliation.loss.as_ref() else {
+        let heights = self.view_heights();
+        let nonces = (self.ledger.cursor(), self.floor_nonce());
+        let Some(loss) = self.reconciliation.loss.as_mut() else {
             return;
         };
-        if loss.is_settled() || loss.is_halting() {
+        let awaits_last = loss.follow_aftermath(heights, nonces, cx.now);
+        if loss.is_halting() || (loss.is_settled() && !awaits_last) {
             return;
         }
         if loss.is_clean() && self.chain.is_older_than(SECOND_ANSWER_AFTER, cx.now) {
@@ -201,6 +208,14 @@ impl Lane {
         } else {
             self.keep_querying_with_quorum(cx);
         }
+    }
+
+    fn view_heights(&self) -> Option<Heights> {
+        let view = self.chain.view.as_ref()?;
+        Some(Heights {
+            tip: view.headers.tip()?.number,
+            final_height: foreign_final_height(self.rules.confirmations.finality, view),
+        })
     }
 
     /// Queries which transactions consumed the lowest unknown nonces, up to the newest block that counts.

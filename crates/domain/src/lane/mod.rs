@@ -260,7 +260,7 @@ impl Lane {
 
     /// Requests more work where there is room for it.
     fn request_work(&mut self, cx: &mut StepContext) {
-        if self.reconciliation.finish(self.floor_nonce()) {
+        if self.reconciliation.finish() {
             cx.effects.push(Effect::MarkReconciled);
         }
         // An answer that is not proven is no knowledge: then the next query has its own time.

@@ -3,7 +3,9 @@
 //! Invariants: a nonce below the cursor leaves `unknown` only when the transaction that consumed it is recorded, or when
 //! this keeper allocates it. Then it is `unproven` until its tx is mined: a lost transaction may wait in a pool there and be
 //! mined in its place. Nothing is settled while a nonce of either kind is consumed or pending, and an answer that is not
-//! clean ends what was settled.
+//! clean ends what was settled. The search is over when the block that was newest at its settling is final, all that was
+//! allocated until then has ended, and an answer after that is clean: an endpoint may have been behind, and a transaction
+//! that waited behind a missing nonce shows when that nonce is mined.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -48,9 +50,29 @@ enum SearchState {
     /// Since this time every answer shows that every consumed nonce is known and nothing else is pending.
     Clean { since: Timestamp },
     /// Nonces may be allocated.
-    Settled,
+    Settled(Aftermath),
     /// An operator has to accept the loss first.
     Halting,
+}
+
+/// What may still show a lost transaction after the search was settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Aftermath {
+    /// The height of the tip when it was settled, or soon after.
+    settled_at: Option<u64>,
+    /// The cursor when that block became final.
+    allocated_below: Option<Nonce>,
+    /// Since when everything below has ended, and one more answer is awaited.
+    ended_at: Option<Timestamp>,
+    is_over: bool,
+}
+
+/// The heights of a lane's view.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heights {
+    pub(super) tip: u64,
+    /// Up to here transactions count as foreign; `None` while the chain is too short.
+    pub(super) final_height: Option<u64>,
 }
 
 /// The query for the transactions that consumed unknown nonces.
@@ -95,7 +117,7 @@ impl PossibleLoss {
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        self.state == SearchState::Settled
+        matches!(self.state, SearchState::Settled(_))
     }
 
     pub(super) fn is_halting(&self) -> bool {
@@ -235,21 +257,57 @@ impl PossibleLoss {
                 false
             }
             SearchState::Clean { since } => now.since(since) >= SECOND_ANSWER_AFTER,
-            SearchState::Settled | SearchState::Halting => false,
+            SearchState::Settled(_) | SearchState::Halting => false,
         }
     }
 
     pub(super) fn settle(&mut self) {
-        self.state = SearchState::Settled;
+        self.state = SearchState::Settled(Aftermath::default());
     }
 
     pub(super) fn halt(&mut self) {
         self.state = SearchState::Halting;
     }
 
-    /// Whether everything that may have been lost is resolved: below this floor no tx is open.
-    pub(super) fn is_over(&self, floor: Nonce) -> bool {
-        self.is_settled() && self.unknown.is_empty() && floor >= self.cursor_at_load
+    /// Follows what may still show a lost transaction. Whether only one more answer is awaited.
+    pub(super) fn follow_aftermath(
+        &mut self,
+        heights: Option<Heights>,
+        (cursor, floor): (Nonce, Nonce),
+        now: Timestamp,
+    ) -> bool {
+        let (SearchState::Settled(aftermath), Some(heights)) = (&mut self.state, heights) else {
+            return false;
+        };
+        let settled_at = *aftermath.settled_at.get_or_insert(heights.tip);
+        if aftermath.allocated_below.is_none() {
+            let is_final = heights
+                .final_height
+                .is_some_and(|height| height >= settled_at);
+            aftermath.allocated_below = is_final.then_some(cursor);
+        }
+        let Some(below) = aftermath.allocated_below else {
+            return false;
+        };
+        let has_ended = self.unknown.is_empty() && floor >= below.max(self.cursor_at_load);
+        match has_ended {
+            true => _ = aftermath.ended_at.get_or_insert(now),
+            false => aftermath.ended_at = None,
+        }
+        has_ended && !aftermath.is_over
+    }
+
+    /// A complete answer shows nothing unknown, and the search is settled.
+    pub(super) fn note_last_answer(&mut self, now: Timestamp) {
+        if let SearchState::Settled(aftermath) = &mut self.state {
+            let ended_at = aftermath.ended_at;
+            aftermath.is_over = ended_at.is_some_and(|at| now.since(at) >= SECOND_ANSWER_AFTER);
+        }
+    }
+
+    /// Whether everything that may have been lost is resolved.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, SearchState::Settled(aftermath) if aftermath.is_over)
     }
 
     /// The next nonces whose consumers are to be found in blocks up to this height; `None` while an answer is awaited,
@@ -284,8 +342,12 @@ impl PossibleLoss {
 
     /// Recorded times never lie ahead of a wall clock that was set back.
     pub(super) fn clamp_times(&mut self, now: Timestamp) {
-        if let SearchState::Clean { since } = &mut self.state {
-            *since = (*since).min(now);
+        match &mut self.state {
+            SearchState::Clean { since } => *since = (*since).min(now),
+            SearchState::Settled(aftermath) => {
+                aftermath.ended_at = aftermath.ended_at.map(|at| at.min(now));
+            }
+            SearchState::Open | SearchState::Halting => {}
         }
         let latest = now.plus(QUERY_RETRY_AFTER);
         self.query.not_before = self.query.not_before.min(latest);
@@ -311,10 +373,38 @@ mod tests {
         assert!(!loss.note_clean_answer(Timestamp(2_000)));
         assert!(loss.note_clean_answer(Timestamp(3_000)));
         loss.settle();
-        assert!(!loss.is_over(Nonce(8)), "a tx below is open");
-        assert!(loss.is_over(Nonce(9)));
+        assert!(loss.is_settled());
         loss.add_unknown([Nonce(4)]);
-        assert!(!loss.is_settled() && !loss.is_over(Nonce(9)));
+        assert!(!loss.is_settled());
+    }
+
+    #[test]
+    fn search_is_over_after_a_clean_answer_behind_all_that_was_allocated() {
+        let mut loss = loss(&[]);
+        loss.settle();
+        let mut follow = |tip: u64, nonces: (u64, u64), now: u64| {
+            let heights = Heights {
+                tip,
+                final_height: tip.checked_sub(12),
+            };
+            let nonces = (Nonce(nonces.0), Nonce(nonces.1));
+            let awaits = loss.follow_aftermath(Some(heights), nonces, Timestamp(now));
+            loss.note_last_answer(Timestamp(now));
+            (awaits, loss.is_over())
+        };
+        assert_eq!(follow(20, (10, 10), 0), (false, false));
+        assert_eq!(follow(31, (11, 11), 0), (false, false), "it is not final");
+        assert_eq!(follow(32, (12, 11), 0), (false, false), "a tx is open");
+        assert_eq!(
+            follow(40, (20, 12), 2_000),
+            (true, false),
+            "one more answer"
+        );
+        assert_eq!(follow(40, (21, 11), 4_000), (false, false), "a reorg");
+        assert_eq!(follow(41, (21, 12), 5_000), (true, false));
+        assert_eq!(follow(41, (21, 12), 6_000), (true, true));
+        loss.reopen();
+        assert!(!loss.is_over());
     }
 
     #[test]

@@ -95,9 +95,16 @@ impl Reconciliation {
         }
     }
 
-    /// Whether the last tx that may have been lost is resolved by now; says so once.
-    pub(super) fn finish(&mut self, floor: Nonce) -> bool {
-        self.loss.take_if(|loss| loss.is_over(floor)).is_some()
+    /// A node reports a transaction that is not ours: one that waited behind a missing nonce, where no query shows it.
+    pub(super) fn reopen(&mut self) {
+        if let Some(loss) = &mut self.loss {
+            loss.reopen();
+        }
+    }
+
+    /// Whether the last tx that may have been lost is resolved by now; returns true once.
+    pub(super) fn finish(&mut self) -> bool {
+        self.loss.take_if(|loss| loss.is_over()).is_some()
     }
 }
 
@@ -117,7 +124,7 @@ mod tests {
         loaded.loss = Some(PossibleLoss::new(Nonce(9), [].into(), false));
         assert!(loaded.may_be_lost(Nonce(18), 10) && !loaded.may_be_lost(Nonce(19), 10));
         assert!(loaded.is_searching());
-        assert!(!loaded.finish(Nonce(9)), "the chain has not answered");
+        assert!(!loaded.finish(), "the chain has not answered");
     }
 
     #[test]

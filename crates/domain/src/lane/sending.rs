@@ -154,6 +154,7 @@ impl Lane {
         slot.wait_for(SubState::ForeignPending, reason, cx);
         slot.history.is_blocked = false; // the slots behind it can be mined
         slot.drop_replacement(); // what a remote signer still works on would outbid it
+        self.reconciliation.reopen();
         self.query_chain_nonces(cx);
     }
 

@@ -34,6 +34,12 @@ fn blocks(world: &mut World, count: u64) {
     }
 }
 
+/// The newest block of now becomes final, and one more answer comes.
+fn end_search(world: &mut World) {
+    blocks(world, FOREIGN_FINALITY_DEPTH_MIN + 4);
+    settle(world);
+}
+
 /// Time for two answers of the chain.
 fn settle(world: &mut World) {
     for _ in 0..10 {
@@ -99,6 +105,8 @@ fn queued_tx_that_a_lost_commit_executed_is_held_once_the_loss_is_accepted() {
     world.deliver_all();
     assert_eq!(world.store.rows[&next].nonce, Some(Nonce(2)));
     blocks(&mut world, 5);
+    assert!(!world.is_reconciled, "an endpoint may be behind");
+    end_search(&mut world);
     assert!(world.is_reconciled, "nothing that may be lost is open");
 }
 
@@ -114,7 +122,7 @@ fn repeat_of_a_lost_request_is_held_by_a_later_keeper_and_only_one() {
     blocks(&mut world, FOREIGN_FINALITY_DEPTH_MIN + 2);
     world.restore(backup, true);
     settle(&mut world);
-    blocks(&mut world, 5);
+    end_search(&mut world);
     assert!(world.is_reconciled);
     // Hours later, at another keeper.
     world.crash();
@@ -143,8 +151,9 @@ fn lane_that_lost_nothing_continues_without_reading_blocks() {
     world.deliver_all();
     assert_eq!(world.store.rows[&second].nonce, Some(Nonce(1)));
     assert_eq!(world.attributions, 0);
-    blocks(&mut world, 5);
+    end_search(&mut world);
     assert!(world.is_reconciled && world.halted.is_none());
+    assert_eq!(world.attributions, 0);
     assert_eq!(world.store.rows[&first].state, TxState::Confirmed);
 }
 
@@ -208,6 +217,7 @@ fn foreign_transaction_between_own_nonces_is_recorded_and_does_not_halt() {
     for id in [first, behind, next] {
         assert_eq!(world.store.rows[&id].state, TxState::Confirmed);
     }
+    end_search(&mut world);
     assert!(world.is_reconciled);
 }
 
@@ -406,4 +416,69 @@ fn past_of_an_account_whose_lane_has_no_tx_does_not_halt_it() {
     let first = world.accept();
     world.deliver_all();
     assert_eq!(world.store.rows[&first].nonce, Some(Nonce(3)));
+}
+
+/// Two txs are sent in lost commits; the first one is lost by the pool as well, so that no query shows the second.
+fn lose_a_tx_behind_a_missing_nonce() -> (World, TxId) {
+    let mut world = World::ready(rules());
+    world.accept();
+    world.deliver_all();
+    let backup = world.store.clone();
+    world.accept();
+    let hidden = world.accept();
+    world.deliver_all();
+    world.show_payloads();
+    world.mine(1, true);
+    world.chain.pool.remove(&Nonce(1));
+    world.restore(backup, true);
+    settle(&mut world);
+    (world, hidden)
+}
+
+#[test]
+fn lost_tx_behind_a_missing_nonce_is_recorded_once_it_is_mined() {
+    let (mut world, hidden) = lose_a_tx_behind_a_missing_nonce();
+    let next = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&next].nonce, Some(Nonce(1)));
+    end_search(&mut world);
+    end_search(&mut world);
+    assert_eq!(unrecorded(&world).len(), 1);
+    let again = world.accept_like(hidden);
+    world.deliver_all();
+    assert_eq!(world.store.rows[&again].state, TxState::Stuck);
+    end_search(&mut world);
+    assert!(world.is_reconciled);
+}
+
+#[test]
+fn nothing_is_allocated_while_a_node_reports_another_tx_after_a_loss() {
+    let (mut world, _) = lose_a_tx_behind_a_missing_nonce();
+    world.chain.pool.remove(&Nonce(2));
+    world.use_elsewhere(1); // stands for the lost one: neither is an attempt of the store
+    world.accept();
+    let second = world.accept();
+    world.deliver_all();
+    let second = &world.store.rows[&second];
+    assert_eq!(
+        (second.nonce, second.sub_state),
+        (Some(Nonce(2)), Some(SubState::ForeignPending))
+    );
+    let third = world.accept();
+    world.deliver_all();
+    assert_eq!(world.store.rows[&third].nonce, None);
+}
+
+#[test]
+fn only_nonce_of_a_lane_is_searched_although_its_tx_freed_it() {
+    let mut world = World::ready(rules());
+    world.accept();
+    refuse_signatures(&mut world);
+    let queued = world.queue_elsewhere();
+    let backup = world.store.clone();
+    assert_eq!((backup.next_nonce, backup.queued.len()), (Nonce(1), 1));
+    execute(&mut world);
+    world.restore(backup, true);
+    settle(&mut world);
+    assert_eq!(world.store.rows[&queued].state, TxState::Stuck);
 }

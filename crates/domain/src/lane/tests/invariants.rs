@@ -111,10 +111,12 @@ fn nonces_have_no_hole(lane: &Lane, store: &Store, chain: &Chain) {
             !(is_held && is_gap),
             "nonce {nonce} is held and could be allocated again"
         );
-        // A lane that was just read learns of its gaps together with the chain's nonce.
+        // A lane that was just read learns of its gaps together with the chain's nonce. What lost commits sent, its
+        // search finds.
         assert!(
             is_held
                 || is_gap
+                || lane.reconciliation.is_searching()
                 || lane.reconciliation.stored.is_some()
                 || chain.was_used_elsewhere(nonce)
                 || store.unrecorded_at(nonce).is_some(),
