@@ -219,7 +219,8 @@ fn price_after(plan: &ChainPlan) -> u128 {
 /// The price that everything can end at. What was signed while the only endpoint reported a base fee of zero keeps its
 /// fees under a policy that never raises them: it is mined when the chain is idle and its base fee has fallen.
 fn price_in_the_end(plan: &Plan) -> u128 {
-    let reports_zero = plan.hostile.map(|hostile| hostile.fee_report) == Some(FeeReport::Zero);
+    let report = plan.hostile.map(|hostile| hostile.fee_report);
+    let reports_zero = report == Some(FeeReport::Zero) && plan.has_workload(Feature::FalseFees);
     let raises = plan.lane.resubmit.policy != ResubmitPolicy::Rebroadcast;
     match reports_zero && !raises {
         true => 0,

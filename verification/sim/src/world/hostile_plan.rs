@@ -21,7 +21,7 @@ const ACTORS: [(Feature, u64); 8] = [
     (Feature::FeeLimits, 500),
     (Feature::RepeatFloods, 400),
     (Feature::RevertFloods, 200),
-    (Feature::ReaderFloods, 250),
+    (Feature::ReaderFloods, 500),
     (Feature::LateReleases, 300),
 ];
 

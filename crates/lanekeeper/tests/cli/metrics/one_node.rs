@@ -213,7 +213,13 @@ impl OneNode {
 
     async fn mark_nonce(&self) {
         let mark = async || {
-            let (status, body) = self.node.post(&nonces_path(), &json!({})).await;
+            let (status, body) = loop {
+                let (status, body) = self.node.post(&nonces_path(), &json!({})).await;
+                // The queue has room for one, and what was answered leaves it a moment later.
+                if status != 429 {
+                    break (status, body);
+                }
+            };
             assert_eq!(status, 201, "{body}");
             let reserved: Value = serde_json::from_str(&body).expect("a body is JSON");
             let hash = format!("0x{}", "11".repeat(32));
