@@ -6,7 +6,7 @@ use thiserror::Error;
 use crate::lane::UNRECORDED_PREFIX;
 use crate::lane::reservations::{RESERVATION_PREFIX, ReservationTerms};
 use crate::lane::total_cost;
-use crate::{ChainId, FeeQuote, FeeRules, Fees, LaneKey, Payload, RequestId, TxType};
+use crate::{Address, ChainId, FeeQuote, FeeRules, Fees, LaneKey, Payload, RequestId, TxType};
 
 /// The gas of a plain transfer.
 pub(crate) const TRANSFER_GAS: u64 = 21_000;
@@ -121,16 +121,16 @@ pub fn check_fees(
     Ok(())
 }
 
-/// Checks that a request's gas limit covers what the payload costs before it runs, as far as it is known of the chain
-/// (which estimates this gas for a no-op): what an older chain would accept is not refused.
+/// Checks that a request's gas limit covers what the payload costs before it runs, as far as it is known of the chain and
+/// its estimates: what an older chain would accept is not refused.
 fn check_gas(
     chain: ChainId,
-    no_op_gas: Option<u64>,
+    quote: FeeQuote,
     (payload, gas): (&Payload, u64),
 ) -> Result<(), AdmissionError> {
     // Nodes add a margin to what they estimate, and the cost of data on another chain moves.
-    let excess = no_op_gas.unwrap_or(0).saturating_sub(TRANSFER_GAS) / 2;
-    let of_data = match has_prague_rules(chain) {
+    let excess = quote.no_op_gas.unwrap_or(0).saturating_sub(TRANSFER_GAS) / 2;
+    let of_data = match has_prague_rules(chain) || quote.has_data_floor {
         true => payload.intrinsic_gas(),
         false => payload.intrinsic_gas_min(),
     };
@@ -155,7 +155,7 @@ pub fn check_execution(
     if let Some(limit) = limit.filter(|limit| gas > *limit) {
         return Err(AdmissionError::GasAboveLimit { chain, gas, limit });
     }
-    check_gas(chain, quote.no_op_gas, (payload, gas))?;
+    check_gas(chain, quote, (payload, gas))?;
     if quote.base_fee.is_none() && names_1559_fees(payload) {
         return Err(AdmissionError::LegacyOnly(chain));
     }
@@ -272,6 +272,22 @@ const ETHEREUM: [ChainId; 3] = [ChainId(1), ChainId(11_155_111), ChainId(560_048
 pub fn tx_gas_cap(chain: ChainId) -> Option<u64> {
     const EIP_7825_GAS_CAP: u64 = 1 << 24;
     ETHEREUM.contains(&chain).then_some(EIP_7825_GAS_CAP)
+}
+
+/// A call without code at its end, of which a chain estimates another gas if it has the floor of EIP-7623 for calldata.
+#[must_use]
+pub fn data_floor_probe(account: Address) -> Payload {
+    Payload {
+        data: vec![0xff; 1_000].into(),
+        ..Payload::transfer(account, U256::ZERO)
+    }
+}
+
+/// Whether the estimate of a [`data_floor_probe`] shows that floor: it is 61,000 gas instead of 37,000. Nodes add a few
+/// percent; chains whose data costs something else, or more, are not judged by it.
+#[must_use]
+pub fn shows_data_floor(estimate: u64) -> bool {
+    (61_000..=65_000).contains(&estimate)
 }
 
 /// Whether the chain is known to charge init code by the word (EIP-3860) and to have the floor of EIP-7623 for calldata.
@@ -418,6 +434,7 @@ mod tests {
         tip: 1,
         block_gas_limit: Some(30_000_000),
         no_op_gas: None,
+        has_data_floor: false,
         recent_max: None,
     };
 
@@ -446,11 +463,27 @@ mod tests {
     }
 
     #[test]
+    fn estimate_of_calldata_shows_whether_it_has_a_floor() {
+        let probe = data_floor_probe(Address::ZERO);
+        let (floor, without) = (probe.intrinsic_gas(), probe.intrinsic_gas_min());
+        for (estimate, shows) in [
+            (without, false),
+            (without + without / 4, false),
+            (floor, true),
+            (floor + floor / 50, true),
+            (10 * floor, false),
+        ] {
+            assert_eq!(shows_data_floor(estimate), shows, "{estimate}");
+        }
+    }
+
+    #[test]
     fn least_gas_is_that_of_the_chain() {
         let mut call = payload();
         call.data = vec![0xff; 1_000].into();
         let check = |chain: u64, no_op_gas: Option<u64>, gas: u64| {
-            check_gas(ChainId(chain), no_op_gas, (&call, gas))
+            let quote = FeeQuote { no_op_gas, ..QUOTE };
+            check_gas(ChainId(chain), quote, (&call, gas))
         };
         let refused = |gas, least| Err(AdmissionError::GasTooLow { gas, least });
         // 16 gas per byte; the floor of EIP-7623 only where the chain is known to have it.
@@ -458,6 +491,12 @@ mod tests {
         assert_eq!(check(7, None, 37_000), Ok(()));
         assert_eq!(check(1, None, 60_999), refused(60_999, 61_000));
         assert_eq!(check(1, None, 61_000), Ok(()));
+        let floored = FeeQuote {
+            has_data_floor: true,
+            ..QUOTE
+        };
+        let checked = check_gas(ChainId(7), floored, (&call, 60_999));
+        assert_eq!(checked, refused(60_999, 61_000), "its estimates show it");
         // A chain whose no-op costs more demands more of everything else, too.
         assert_eq!(check(7, Some(21_000), 37_000), Ok(()));
         assert_eq!(check(7, Some(121_000), 86_999), refused(86_999, 87_000));

@@ -13,6 +13,8 @@ pub struct FeeQuote {
     pub block_gas_limit: Option<u64>,
     /// The gas of a transfer of nothing, as the chain estimates it: some demand more than 21,000.
     pub no_op_gas: Option<u64>,
+    /// Whether the chain's estimates show the floor of EIP-7623 for calldata.
+    pub has_data_floor: bool,
     /// The highest base fee plus tip of recent blocks, where they are known.
     pub recent_max: Option<u128>,
 }
@@ -30,6 +32,7 @@ impl FeeQuote {
         tip: 0,
         block_gas_limit: None,
         no_op_gas: None,
+        has_data_floor: false,
         recent_max: None,
     };
 
@@ -238,6 +241,7 @@ mod tests {
             tip,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: None,
         })
     }
@@ -249,6 +253,7 @@ mod tests {
             tip: 3_000 * GWEI,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: Some(20 * GWEI),
         };
         let transfer = Payload::transfer(Address::ZERO, U256::ZERO);
@@ -274,6 +279,7 @@ mod tests {
             tip: 2 * GWEI,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: None,
         };
         let legacy_chain = FeeRules {
@@ -302,6 +308,7 @@ mod tests {
             tip: 1,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: Some(2 * GWEI),
         };
         let floor = FeeRules {
@@ -334,6 +341,7 @@ mod tests {
                 tip: 1,
                 block_gas_limit: None,
                 no_op_gas,
+                has_data_floor: false,
                 recent_max: None,
             };
             quote.no_op_gas_limit()
@@ -352,6 +360,7 @@ mod tests {
             tip: 30 * GWEI,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: None,
         };
         let offered = Fees::Eip1559 {

@@ -40,6 +40,7 @@ async fn fee_quotes_use_the_available_methods() {
         tip,
         block_gas_limit: None,
         no_op_gas: None,
+        has_data_floor: false,
         // The base fee of earlier blocks is 1.
         recent_max: Some(base_fee.map_or(0, |base: u128| base.max(1)) + tip),
     };
@@ -93,6 +94,7 @@ async fn quote_per_block_needs_almost_no_calls() {
             tip: 3,
             block_gas_limit: Some(20),
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: Some(903),
         };
         assert_eq!(quote().await, expected);
@@ -105,8 +107,8 @@ async fn quote_per_block_needs_almost_no_calls() {
     );
     assert_eq!(
         fake.methods().len(),
-        13,
-        "what a no-op costs, and one call per head"
+        14,
+        "what a no-op and calldata cost, and one call per head"
     );
     quote().await;
     assert_eq!(fake.count("eth_feeHistory"), 3, "after ten blocks");
@@ -256,6 +258,34 @@ async fn base_fee_comes_from_the_followed_block() {
     let base_fee = async |head| chain.fee_quote(&head).await.unwrap().base_fee;
     assert_eq!(base_fee(newest).await, Some(9));
     assert_eq!(base_fee(followed).await, Some(7), "read by its hash");
+}
+
+/// A node that estimates so much gas for calldata.
+async fn node_with_calldata_at(gas: &'static str) -> FakeNode {
+    FakeNode::start(move |method, params| match method {
+        "eth_estimateGas" if params[0].get("data").is_some() => FakeReply::Result(json!(gas)),
+        "eth_estimateGas" => FakeReply::Result(json!("0x5208")),
+        "eth_getBlockByNumber" => FakeReply::Result(block(3)),
+        "eth_gasPrice" => FakeReply::Result(json!("0x5")),
+        _ => FakeReply::Error(-32601, "method not found"),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn floor_of_calldata_counts_where_no_endpoint_contradicts_it() {
+    let with_floor = node_with_calldata_at("0xee48").await; // 61,000
+    let without = node_with_calldata_at("0x9088").await; // 37,000
+    let quoted = async |urls| {
+        let chain = chain_of(urls);
+        let head = chain.header(BlockTag::Latest).await.unwrap().unwrap();
+        let quote = chain.fee_quote(&head).await.unwrap();
+        assert_eq!(quote.no_op_gas, Some(21_000));
+        quote.has_data_floor
+    };
+    assert!(quoted(vec![with_floor.url()]).await);
+    assert!(!quoted(vec![without.url()]).await);
+    assert!(!quoted(vec![with_floor.url(), without.url()]).await);
 }
 
 /// A node whose blocks have this base fee while it tells the truth, and none at all while it does not.

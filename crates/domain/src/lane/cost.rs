@@ -112,6 +112,7 @@ mod tests {
         tip: 3,
         block_gas_limit: None,
         no_op_gas: None,
+        has_data_floor: false,
         recent_max: None,
     };
 

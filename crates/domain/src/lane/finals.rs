@@ -179,6 +179,7 @@ mod tests {
             tip: 0,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: None,
         };
         ChainView {

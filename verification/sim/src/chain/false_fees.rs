@@ -116,6 +116,7 @@ impl QuotedPrices {
             tip: tip.wei,
             block_gas_limit: Some(BLOCK_GAS),
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: known.recent_max(),
         }
     }

@@ -152,6 +152,7 @@ impl Ledger {
             tip: self.tip,
             block_gas_limit: Some(BLOCK_GAS),
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: None,
         }
     }

@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use domain::known_prices::{PRICE_BLOCKS_MAX, TIP_DISAGREEMENT_FACTOR, TIP_USUAL};
-use domain::{Address, B256, CredibleTip, FeeQuote, HeadPrice, Header, KnownPrices};
+use domain::{
+    Address, B256, CredibleTip, FeeQuote, HeadPrice, Header, KnownPrices, Payload, admission,
+};
 use engine::ports::{BlockTag, ChainError};
+use futures::future::join;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
@@ -44,6 +47,8 @@ struct FeeState {
     /// The tip and, on chains without EIP-1559, the gas price.
     tips: [Option<Tip>; 2],
     no_op_gas: Option<u64>,
+    /// Once shown it is not queried again: no chain takes it back.
+    has_data_floor: bool,
 }
 
 /// What an endpoint reported of a block.
@@ -115,6 +120,7 @@ impl FeeQuoter {
             tip: tip.credible.wei,
             block_gas_limit: report.gas_limit,
             no_op_gas: state.no_op_gas,
+            has_data_floor: state.has_data_floor,
             recent_max: state.prices.recent_max(),
         })
     }
@@ -187,10 +193,15 @@ impl FeeQuoter {
             queried_at_block: head.number,
             queried_at: Instant::now(),
         };
-        let no_op_gas = lower_of_two(endpoints, CallKind::DryRun, no_op_gas).await;
+        let (no_op_gas, has_data_floor) = join(
+            lower_of_two(endpoints, CallKind::DryRun, no_op_gas),
+            self.query_data_floor(endpoints),
+        )
+        .await;
         let is_first = {
             let mut state = self.lock();
             state.no_op_gas = no_op_gas.or(state.no_op_gas);
+            state.has_data_floor = has_data_floor;
             state.tips[usize::from(is_price)] = Some(tip);
             state.prices.recent_max().is_none()
         };
@@ -199,6 +210,15 @@ impl FeeQuoter {
                 .await;
         }
         Ok(tip)
+    }
+
+    /// Whether the chain's estimates show the floor of EIP-7623. Where two endpoints differ, it does not count.
+    async fn query_data_floor(&self, endpoints: &Endpoints) -> bool {
+        if self.lock().has_data_floor {
+            return true;
+        }
+        let estimate = lower_of_two(endpoints, CallKind::DryRun, calldata_gas).await;
+        estimate.is_some_and(admission::shows_data_floor)
     }
 
     /// The base fees of the time before this process started. Where no endpoint shows them, the first block decides.
@@ -333,6 +353,14 @@ async fn tip(endpoint: &Endpoint) -> Result<u128, Failure> {
 /// The gas of a transfer of nothing: on some chains it includes the cost of data on another chain.
 async fn no_op_gas(endpoint: &Endpoint) -> Result<u64, Failure> {
     let call = json!([{ "from": NO_OP_ACCOUNT, "to": NO_OP_ACCOUNT, "value": "0x0" }]);
+    let Quantity(gas) = endpoint.call("eth_estimateGas", &call).await?;
+    Ok(gas)
+}
+
+/// The gas of much calldata.
+async fn calldata_gas(endpoint: &Endpoint) -> Result<u64, Failure> {
+    let Payload { to, data, .. } = admission::data_floor_probe(NO_OP_ACCOUNT);
+    let call = json!([{ "from": NO_OP_ACCOUNT, "to": to, "data": data }]);
     let Quantity(gas) = endpoint.call("eth_estimateGas", &call).await?;
     Ok(gas)
 }

@@ -142,6 +142,7 @@ impl Chain {
             tip: 1,
             block_gas_limit: None,
             no_op_gas: Some(40_000),
+            has_data_floor: false,
             recent_max: None,
         };
         Arc::new(ChainView {

@@ -355,6 +355,7 @@ impl Chain for FakeChain {
             tip: 1,
             block_gas_limit: None,
             no_op_gas: None,
+            has_data_floor: false,
             recent_max: None,
         })
     }
