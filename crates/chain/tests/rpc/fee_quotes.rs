@@ -288,7 +288,7 @@ async fn floor_of_calldata_counts_where_no_endpoint_contradicts_it() {
     assert!(!quoted(vec![with_floor.url(), without.url()]).await);
 }
 
-/// A node whose blocks have this base fee while it tells the truth, and none at all while it does not.
+/// A node whose blocks have a base fee of 800, or report zero while `lies` is set.
 async fn node_with_base_fee(head: &Arc<AtomicU64>, lies: Option<&Arc<AtomicBool>>) -> FakeNode {
     let (number, lies) = (head.clone(), lies.cloned());
     FakeNode::start_at(head, move |method, _| match method {

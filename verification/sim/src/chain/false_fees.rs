@@ -33,6 +33,7 @@ impl FeeReport {
 
 /// How much more than right a gas price is where no base fee is reported.
 const PRICE_FACTOR: u128 = 50;
+
 /// What a node knows of prices.
 #[derive(Debug, Default)]
 pub(super) struct QuotedPrices {

@@ -201,7 +201,7 @@ impl FeeQuoter {
         let is_first = {
             let mut state = self.lock();
             state.no_op_gas = no_op_gas.or(state.no_op_gas);
-            state.has_data_floor = has_data_floor;
+            state.has_data_floor |= has_data_floor; // another query may have shown it meanwhile
             state.tips[usize::from(is_price)] = Some(tip);
             state.prices.recent_max().is_none()
         };
